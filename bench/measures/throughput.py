@@ -1,0 +1,90 @@
+"""(a) workflows per second with one activity each; (b) activities per second, ten in sequence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.load import Window, loading
+from bench.process import Spent
+from bench.report import Figure, Target, at_least, at_most, known
+from bench.setup import Setup
+from bench.worker import sequence_of, working
+
+POLLERS_MAX: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A steady load: activities per workflow, workflows in flight, completions per window."""
+
+    activities: int
+    in_flight: int
+    window_count: int
+
+
+async def measure_workflows(setup: Setup) -> list[Figure]:
+    """Seven requests each: a start, then polls and completions of three tasks."""
+    return [
+        *await _measure_level(setup, 64, count=3000, rate=at_least(1000), cpu=at_most(1.0)),
+        *await _measure_level(setup, 256, count=3000),
+        *await _measure_level(setup, 8, count=1500),
+    ]
+
+
+async def _measure_level(
+    setup: Setup,
+    in_flight: int,
+    *,
+    count: int,
+    rate: Target | None = None,
+    cpu: Target | None = None,
+) -> list[Figure]:
+    windows = await _run(setup, Shape(1, in_flight, window_count=setup.pick(count, 300)))
+    samples = _Samples.of([(window.workflows, window.spent) for window in windows])
+    label = f"{in_flight} in flight"
+    return [
+        Figure("a", f"1-activity workflows, {label}", "wf/s", samples.rates, rate),
+        Figure("a", f"server CPU per workflow, {label}", "ms", samples.server_cpu, cpu),
+        Figure("a", f"client CPU per workflow, {label}", "ms", samples.client_cpu),
+    ]
+
+
+async def measure_activities(setup: Setup) -> list[Figure]:
+    """Ten activities one after another, 64 workflows in flight."""
+    windows = await _run(setup, Shape(10, 64, window_count=setup.pick(500, 100)))
+    # Workflows of ten steps tend to march and to end together, so that a window of completed
+    # workflows says little; the activities completed meanwhile are what was really done.
+    samples = _Samples.of([(window.activities, window.spent) for window in windows])
+    label = "10-activity workflows, 64 in flight"
+    return [
+        Figure("b", label, "activities/s", samples.rates, at_least(2500)),
+        Figure("b", "server CPU per activity", "ms", samples.server_cpu),
+        Figure("b", "client CPU per activity", "ms", samples.client_cpu),
+    ]
+
+
+async def _run(setup: Setup, shape: Shape) -> list[Window]:
+    pollers = min(shape.in_flight, POLLERS_MAX)
+    async with (
+        setup.server() as server,
+        working(server, sequence_of(shape.activities), pollers=pollers) as worker,
+        loading(server, worker, in_flight=shape.in_flight) as load,
+    ):
+        await load.window(shape.window_count)
+        return [await load.window(shape.window_count) for _ in range(setup.pick(5, 2))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    rates: tuple[float, ...]
+    server_cpu: tuple[float, ...]
+    client_cpu: tuple[float, ...]
+
+    @staticmethod
+    def of(windows: Sequence[tuple[int, Spent]]) -> "_Samples":
+        """From how many were done in each window, and what that took."""
+        return _Samples(
+            rates=tuple(count / spent.wall for count, spent in windows),
+            server_cpu=known(spent.server_milliseconds_each(count) for count, spent in windows),
+            client_cpu=tuple(spent.client_milliseconds_each(count) for count, spent in windows),
+        )

@@ -1,0 +1,1 @@
+"""Workers: who they are and what they may take."""

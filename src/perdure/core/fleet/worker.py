@@ -1,0 +1,91 @@
+"""A registered worker, and what follows from its registration."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from perdure.core import limits
+from perdure.core.payload import Frame, frame_for_sdk
+from perdure.core.rejection import (
+    BuildIdMismatch,
+    TaskQueueMismatch,
+    WorkflowDefinitionChanged,
+)
+
+
+class Worker(Struct):
+    """One worker process, as it registered and as it last reported."""
+
+    namespace: str
+    worker_id: str
+    queue: str
+    runtime: str
+    registered_at: int
+    heartbeat_at: int
+    registration_token: str
+    sdk_version: str | None = None
+    build_id: str | None = None
+    workflow_types: list[str] = field(default_factory=list)
+    activity_types: list[str] = field(default_factory=list)
+    fingerprints: dict[str, str] = field(default_factory=dict)
+    contracts: dict[str, Any] = field(default_factory=dict)
+    capabilities: list[str] = field(default_factory=list)
+    capability_manifest: dict[str, Any] = field(default_factory=dict)
+    workflow_slots: int = 100
+    activity_slots: int = 100
+    session_slots: int = 10
+    task_slots: dict[str, Any] = field(default_factory=dict)
+    process_metrics: dict[str, Any] = field(default_factory=dict)
+    heartbeat_interval_seconds: int | None = None
+    # Set when the worker said goodbye; kept for a while as the receipt of that.
+    deregistered_at: int | None = None
+    recovered_workflow_tasks: int = 0
+
+    @property
+    def frame(self) -> Frame:
+        return frame_for_sdk(self.sdk_version)
+
+    def is_active(self, now: int) -> bool:
+        """Registered, and heard of lately."""
+        return self.deregistered_at is None and not self.is_stale(now)
+
+    def is_stale(self, now: int) -> bool:
+        return now - self.heartbeat_at > limits.WORKER_STALE_AFTER
+
+    def process_identity(self) -> tuple[Any, ...] | None:
+        """Host, process id and start time, when the worker told all three."""
+        names = ("host", "process_id", "process_started_at")
+        values = tuple(self.process_metrics.get(name) for name in names)
+        return None if None in values else values
+
+
+def require_same_definitions(known: Worker, offered: Worker, now: int) -> dict[str, str]:
+    """The fingerprints after a re-registration. A live worker may not change a definition."""
+    if not known.is_active(now):
+        return offered.fingerprints
+    for workflow_type, fingerprint in offered.fingerprints.items():
+        recorded = known.fingerprints.get(workflow_type)
+        if recorded is not None and recorded != fingerprint:
+            raise WorkflowDefinitionChanged(
+                f"worker {known.worker_id} registered another definition of {workflow_type}",
+                workflow_type=workflow_type,
+                remediation="restart the worker under a new worker id",
+            )
+    kept = {k: v for k, v in known.fingerprints.items() if k in offered.workflow_types}
+    return {**kept, **offered.fingerprints}
+
+
+def require_poll_allowed(worker: Worker, *, queue: str, build_id: str | None) -> None:
+    """A worker polls the queue and build that it registered for."""
+    if worker.queue != queue:
+        raise TaskQueueMismatch(
+            f"worker {worker.worker_id} is registered for queue {worker.queue}",
+            registered_task_queue=worker.queue,
+            requested_task_queue=queue,
+        )
+    if build_id and worker.build_id and worker.build_id != build_id:
+        raise BuildIdMismatch(
+            f"worker {worker.worker_id} is registered with build {worker.build_id}",
+            registered_build_id=worker.build_id,
+            requested_build_id=build_id,
+        )

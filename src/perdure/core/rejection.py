@@ -1,0 +1,157 @@
+"""What the rules refuse, each with its stable reason. A rejection changes nothing."""
+
+from typing import ClassVar
+
+
+class Rejection(Exception):
+    """The rules refuse. `reason` is API; `details` go into the answer beside the message."""
+
+    reason: ClassVar[str] = "rejected"
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidRequest(Rejection):
+    """A value that the rules cannot take; `field` is its dotted path."""
+
+    reason = "validation_failed"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message, errors={field: [message]})
+
+
+# Finding things.
+class NamespaceNotFound(Rejection):
+    reason = "namespace_not_found"
+
+
+class InstanceNotFound(Rejection):
+    reason = "instance_not_found"
+
+
+class RunNotFound(Rejection):
+    reason = "run_not_found"
+
+
+class TaskNotFound(Rejection):
+    reason = "task_not_found"
+
+
+class AttemptNotFound(Rejection):
+    reason = "attempt_not_found"
+
+
+class WorkerNotFound(Rejection):
+    reason = "worker_not_found"
+
+
+class WorkerUnknown(Rejection):
+    """A heartbeat of a worker that never registered."""
+
+    reason = "worker_not_registered"
+
+
+class WorkerNotRegistered(Rejection):
+    """A poll of a worker that never registered."""
+
+    reason = "worker_not_registered"
+
+
+# Starting and commanding runs.
+class DuplicateNotAllowed(Rejection):
+    reason = "duplicate_not_allowed"
+
+
+class RunNotActive(Rejection):
+    reason = "run_not_active"
+
+
+class HistoricalRunCommandRejected(Rejection):
+    reason = "historical_run_command_rejected"
+
+
+class RequestIdConflict(Rejection):
+    reason = "request_id_conflict"
+
+
+class StructuralLimitExceeded(Rejection):
+    """A control-plane command would pass a bound of the run."""
+
+    reason = "structural_limit_exceeded"
+
+
+class CompletionTooLarge(Rejection):
+    """A completion would pass a bound of the run."""
+
+    reason = "structural_limit_exceeded"
+
+
+# Leases.
+class TaskNotLeased(Rejection):
+    reason = "task_not_leased"
+
+
+class LeaseExpired(Rejection):
+    reason = "lease_expired"
+
+
+class LeaseOwnerMismatch(Rejection):
+    reason = "lease_owner_mismatch"
+
+
+class WorkflowTaskAttemptMismatch(Rejection):
+    reason = "workflow_task_attempt_mismatch"
+
+
+class RunClosed(Rejection):
+    reason = "run_closed"
+
+
+class RunCancelled(Rejection):
+    reason = "run_cancelled"
+
+
+class RunTerminated(Rejection):
+    reason = "run_terminated"
+
+
+class RunTimedOut(Rejection):
+    reason = "run_timed_out"
+
+
+class StaleAttempt(Rejection):
+    reason = "stale_attempt"
+
+
+class InvalidCommands(Rejection):
+    reason = "invalid_commands"
+
+
+class InvalidPageToken(Rejection):
+    reason = "invalid_page_token"
+
+
+# Workers and polls.
+class TaskQueueMismatch(Rejection):
+    reason = "task_queue_mismatch"
+
+
+class BuildIdMismatch(Rejection):
+    reason = "build_id_mismatch"
+
+
+class WorkflowDefinitionChanged(Rejection):
+    reason = "workflow_definition_changed"
+
+
+class RegistrationReplaced(Rejection):
+    """A fenced deregistration whose token belongs to an earlier registration."""
+
+    reason = "worker_registration_replaced"
+
+
+class LongPollCapacityExhausted(Rejection):
+    reason = "long_poll_capacity_exhausted"

@@ -1,0 +1,1 @@
+"""One run: its state, its rules, its history."""

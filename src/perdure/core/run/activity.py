@@ -1,0 +1,330 @@
+"""Activities: leased one attempt at a time, retried by policy, ended once."""
+
+from typing import Any, NamedTuple
+
+from perdure.core import instant
+from perdure.core.limits import HEARTBEAT_NOTE_INTERVAL, SECOND
+from perdure.core.rejection import (
+    AttemptNotFound,
+    LeaseOwnerMismatch,
+    RunCancelled,
+    RunClosed,
+    RunTerminated,
+    StaleAttempt,
+    TaskNotFound,
+)
+from perdure.core.run.closing import stop_details, stop_reason, was_stopped
+from perdure.core.run.deadline import arm, operation_due
+from perdure.core.run.history import held, raw
+from perdure.core.run.moment import Moment
+from perdure.core.run.settle import note, resolve, settle
+from perdure.core.run.state import Activity, Lease, RetryPolicy, Run, TaskState
+from perdure.core.run.status import RunStatus
+from perdure.core.run.task import withdraw
+
+LEASE_MAX = 86_400 * SECOND
+"""No lease is longer than a day, whatever a start-to-close time-out allows."""
+
+
+class Reported(NamedTuple):
+    """A failure that a worker reports for an attempt."""
+
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    code: int | str | None = None
+    non_retryable: bool = False
+    stack_trace: str | None = None
+    details: bytes | None = None
+    timeout_kind: str | None = None
+    cancelled: bool = False
+
+
+class Standing(NamedTuple):
+    """What a worker learns when it asks about its attempt."""
+
+    can_continue: bool
+    cancel_requested: bool
+    reason: str | None
+    activity: Activity | None
+
+
+def lease_activity(
+    run: Run, moment: Moment, activity: Activity, *, owner: str, timeout: int
+) -> None:
+    """Grant the next attempt to a worker. Attempts count leases: a vanished worker used one."""
+    assert activity.state is TaskState.READY, "only a ready activity can be leased"
+    now = moment.now
+    activity.state = TaskState.LEASED
+    activity.attempt += 1
+    activity.heartbeat_at = activity.heartbeat_noted_at = None
+    activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout))
+    withdraw(run, activity.sequence)
+    note(
+        run,
+        moment,
+        activity,
+        "ActivityStarted",
+        {
+            **_identity(activity),
+            "attempt_number": activity.attempt,
+        },
+    )
+    arm(run, operation_due(activity))
+
+
+def lease_timeout(activity: Activity, timeout: int) -> int:
+    """An attempt that may run long is not given to a second worker before its own time is up."""
+    allowed = activity.timeouts.start_to_close
+    if allowed is None or activity.timeouts.heartbeat is not None:
+        return timeout
+    return min(max(timeout, allowed * SECOND), LEASE_MAX)
+
+
+def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
+    """The leased attempt that a report speaks of. Refuses closed runs, strangers and old tries."""
+    if run.is_closed:
+        details = stop_details(run)
+        match run.status:
+            case RunStatus.CANCELLED:
+                raise RunCancelled(f"run {run.run_id} was cancelled", **details)
+            case RunStatus.TERMINATED:
+                raise RunTerminated(f"run {run.run_id} was terminated", **details)
+            case _:
+                raise RunClosed(f"run {run.run_id} is {run.status}", **details)
+    activity = run.operations.get(sequence)
+    if not isinstance(activity, Activity):
+        if 1 <= sequence < run.next_sequence:
+            raise StaleAttempt(f"attempt {attempt_id} has ended")
+        raise TaskNotFound(f"run {run.run_id} has no activity task {sequence}")
+    if activity.lease is not None and activity.attempt_id == attempt_id:
+        return activity
+    execution, _, number = attempt_id.rpartition("-")
+    if execution == activity.execution_id.upper() and number.isdecimal():
+        raise StaleAttempt(f"attempt {attempt_id} has ended")
+    raise AttemptNotFound(f"activity task {sequence} has no attempt {attempt_id}")
+
+
+def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Activity:
+    """The leased attempt, if it is this owner's."""
+    activity = find_attempt(run, sequence=sequence, attempt_id=attempt_id)
+    assert activity.lease is not None
+    if activity.lease.owner != owner:
+        raise LeaseOwnerMismatch(
+            f"attempt {attempt_id} is leased by {activity.lease.owner}",
+            lease_owner=activity.lease.owner,
+        )
+    return activity
+
+
+def complete_activity(run: Run, moment: Moment, activity: Activity, result: bytes | None) -> None:
+    """The attempt succeeded: the operation has its result."""
+    activity.lease = None
+    resolve(
+        run,
+        activity,
+        held(
+            "ActivityCompleted",
+            {
+                **_identity(activity),
+                "attempt_number": activity.attempt,
+                "result": raw(result),
+                "payload_codec": "avro",
+            },
+            activity,
+        ),
+    )
+    settle(run, moment)
+
+
+def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
+    """The attempt failed. Returns whether another one follows."""
+    retryable = not failure.non_retryable and not failure.cancelled
+    if retryable and _may_retry(activity, moment.now, failure):
+        _schedule_retry(run, moment, activity, failure)
+        settle(run, moment)
+        return True
+    activity.lease = None
+    kind = failure.timeout_kind
+    resolve(
+        run,
+        activity,
+        held(
+            "ActivityFailed" if kind is None else "ActivityTimedOut",
+            {
+                **_identity(activity),
+                "attempt_number": activity.attempt or None,
+                "failure_id": moment.ids.ulid(),
+                "failure_category": "activity" if kind is None else "timeout",
+                "timeout_kind": kind,
+                "message": failure.message,
+                "exception_type": failure.exception_type,
+                "exception_class": failure.exception_class or failure.exception_type,
+                "code": failure.code,
+                "non_retryable": failure.non_retryable,
+                "exception": _exception(failure),
+            },
+            activity,
+            failed=True,
+        ),
+    )
+    settle(run, moment)
+    return False
+
+
+def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -> None:
+    """A deadline of the activity passed. Only schedule-to-close ends it whatever its policy says."""
+    if activity.state is TaskState.READY:
+        withdraw(run, activity.sequence)
+    failure = Reported(
+        message=f"activity {activity.activity_type} passed its {kind} timeout",
+        exception_type="ActivityTimeout",
+        exception_class="ActivityTimeout",
+        timeout_kind=kind,
+    )
+    if kind == "schedule_to_close":
+        failure = failure._replace(non_retryable=True)
+    fail_activity(run, moment, activity, failure)
+
+
+def redeliver_activity(run: Run, moment: Moment, activity: Activity) -> None:
+    """The lease ended without a word: the worker is gone, the work is not."""
+    activity.lease = None
+    _make_available(run, activity, moment.now, moment.now)
+
+
+def heartbeat_activity(
+    run: Run, moment: Moment, activity: Activity, *, timeout: int, progress: bytes | None
+) -> None:
+    """Take a sign of life and extend the lease. History remembers one every few seconds."""
+    assert activity.lease is not None
+    activity.heartbeat_at = moment.now
+    renew_activity(run, moment, activity, timeout=timeout)
+    noted_at = activity.heartbeat_noted_at
+    if noted_at is not None and moment.now - noted_at < HEARTBEAT_NOTE_INTERVAL:
+        return
+    activity.heartbeat_noted_at = moment.now
+    note(
+        run,
+        moment,
+        activity,
+        "ActivityHeartbeatRecorded",
+        {
+            **_identity(activity),
+            "attempt_number": activity.attempt,
+            "heartbeat_at": instant.text(moment.now),
+            "lease_expires_at": instant.text(activity.lease.expires_at),
+            "progress": raw(progress),
+        },
+    )
+
+
+def renew_activity(run: Run, moment: Moment, activity: Activity, *, timeout: int) -> None:
+    """Extend the lease; never shorten it."""
+    lease = activity.lease
+    assert lease is not None
+    lease.expires_at = max(lease.expires_at, moment.now + lease_timeout(activity, timeout))
+    run.unsaved.operations.add(activity.sequence)
+    arm(run, operation_due(activity))
+
+
+def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standing:
+    """Whether an attempt may go on. Answers also what a refusal would say of a live worker."""
+    try:
+        activity = require_attempt(run, sequence=sequence, attempt_id=attempt_id, owner=owner)
+    except (RunClosed, RunCancelled, RunTerminated):
+        stopped = was_stopped(run)
+        return Standing(False, True, stop_reason(run) if stopped else "run_closed", None)
+    except StaleAttempt:
+        gone = sequence not in run.operations
+        return Standing(False, True, "activity_not_running" if gone else "stale_attempt", None)
+    return Standing(True, False, None, activity)
+
+
+def _may_retry(activity: Activity, now: int, failure: Reported) -> bool:
+    policy = activity.retry
+    if policy is None:
+        return False
+    if policy.attempts_max is not None and max(activity.attempt, 1) >= policy.attempts_max:
+        return False
+    names = policy.non_retryable_types
+    if failure.exception_type in names or failure.exception_class in names:
+        return False
+    limit = activity.timeouts.schedule_to_close
+    if limit is None:
+        return True
+    return now + backoff(policy, activity.attempt) < activity.scheduled_at + limit * SECOND
+
+
+def backoff(policy: RetryPolicy, attempt: int) -> int:
+    """The delay after an attempt, in microseconds; the last entry repeats."""
+    delays = policy.backoff_seconds
+    return delays[min(max(attempt, 1), len(delays)) - 1] * SECOND if delays else 0
+
+
+def _schedule_retry(run: Run, moment: Moment, activity: Activity, failure: Reported) -> None:
+    policy = activity.retry
+    assert policy is not None
+    delay = backoff(policy, activity.attempt)
+    activity.lease = None
+    activity.last_failure = failure.message[:500]
+    available_at = moment.now + delay
+    note(
+        run,
+        moment,
+        activity,
+        "ActivityRetryScheduled",
+        {
+            **_identity(activity),
+            "retry_available_at": instant.text(available_at),
+            "retry_backoff_seconds": delay // SECOND,
+            "retry_after_attempt_id": activity.attempt_id,
+            "retry_after_attempt": activity.attempt,
+            "retry_reason": "failure" if failure.timeout_kind is None else "timeout",
+            "max_attempts": policy.attempts_max,
+            "timeout_kind": failure.timeout_kind,
+            "exception_type": failure.exception_type,
+            "exception_class": failure.exception_class,
+            "message": failure.message,
+            "code": failure.code,
+        },
+    )
+    _make_available(run, activity, moment.now, available_at)
+
+
+def _make_available(run: Run, activity: Activity, now: int, available_at: int) -> None:
+    activity.available_at = available_at
+    run.unsaved.operations.add(activity.sequence)
+    if available_at > now:
+        activity.state = TaskState.DELAYED
+    else:
+        activity.state = TaskState.READY
+        run.unsaved.ready[activity.sequence] = True
+    arm(run, operation_due(activity))
+
+
+def end_backoff(run: Run, activity: Activity, now: int) -> None:
+    """The delay before the next attempt is over."""
+    _make_available(run, activity, now, activity.available_at)
+
+
+def _identity(activity: Activity) -> dict[str, Any]:
+    return {
+        "sequence": activity.sequence,
+        "activity_execution_id": activity.execution_id,
+        "activity_attempt_id": activity.attempt_id if activity.attempt else None,
+        "activity_type": activity.activity_type,
+    }
+
+
+def _exception(failure: Reported) -> dict[str, Any]:
+    exception = {
+        "type": failure.exception_type,
+        "message": failure.message,
+        "code": failure.code,
+        "non_retryable": failure.non_retryable,
+        "details": raw(failure.details),
+        "details_payload_codec": None if failure.details is None else "avro",
+        "stack_trace": failure.stack_trace,
+    }
+    return {key: value for key, value in exception.items() if value is not None}

@@ -1,0 +1,163 @@
+"""Why a run is not moving: the one thing that it waits for, in words and as a value."""
+
+from typing import assert_never
+
+from msgspec import Struct
+
+from perdure.core import instant
+from perdure.core.run.state import (
+    Activity,
+    Child,
+    ConditionWait,
+    Operation,
+    Run,
+    SignalWait,
+    TaskState,
+    Timer,
+    WorkflowTask,
+)
+
+
+class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What moves an open run next."""
+
+    kind: str
+    text: str
+    queue: str | None = None
+    owner: str | None = None
+    until: int | None = None
+    name: str | None = None
+    sequence: int | None = None
+    attempt: int | None = None
+    run_id: str | None = None
+    last_failure: str | None = None
+
+
+def next_cause(run: Run) -> Cause | None:
+    """Exactly one cause for an open run, none for a closed one."""
+    if run.is_closed:
+        return None
+    if run.task is not None:
+        return _task(run, run.task)
+    if run.wait is not None and run.wait in run.operations:
+        return _operation(run.operations[run.wait])
+    if run.operations:
+        return _operation(run.operations[min(run.operations)])
+    return Cause(kind="signal", text="waits for a signal; nothing else is open")
+
+
+def _task(run: Run, task: WorkflowTask) -> Cause:
+    match task.state:
+        case TaskState.LEASED:
+            lease = task.lease
+            assert lease is not None
+            return Cause(
+                kind="workflow_task_leased",
+                text=f"worker {lease.owner} works on it until {instant.text(lease.expires_at)}",
+                queue=run.queue,
+                owner=lease.owner,
+                until=lease.expires_at,
+                attempt=task.attempt,
+                last_failure=task.failure_message,
+            )
+        case TaskState.READY:
+            return Cause(
+                kind="workflow_task_ready",
+                text=f"ready since {instant.text(task.available_at)}; no worker of queue "
+                f"{run.queue} that knows {run.workflow_type} has taken it",
+                queue=run.queue,
+                name=run.workflow_type,
+                attempt=task.attempt,
+                last_failure=task.failure_message,
+            )
+        case TaskState.DELAYED:
+            failed = task.failure_message is not None
+            why = f"its last workflow task failed ({task.failure_message})" if failed else "delayed"
+            return Cause(
+                kind="backoff" if failed else "delayed_start",
+                text=f"{why}; next try at {instant.text(task.available_at)}",
+                until=task.available_at,
+                attempt=task.attempt,
+                last_failure=task.failure_message,
+            )
+        case _:
+            assert_never(task.state)
+
+
+def _operation(operation: Operation) -> Cause:
+    match operation:
+        case Activity():
+            return _activity(operation)
+        case Timer():
+            return Cause(
+                kind="timer",
+                text=f"sleeps until {instant.text(operation.fire_at)}",
+                sequence=operation.sequence,
+                until=operation.fire_at,
+            )
+        case Child():
+            return Cause(
+                kind="child",
+                text=f"waits for child {operation.workflow_type} ({operation.workflow_id})",
+                sequence=operation.sequence,
+                name=operation.workflow_type,
+                run_id=operation.run_id,
+            )
+        case ConditionWait():
+            what = f"condition {operation.key}" if operation.key else "a condition"
+            return Cause(
+                kind="condition",
+                text=f"waits for {what}{_until(operation.fire_at)}; a signal may satisfy it",
+                sequence=operation.sequence,
+                name=operation.key,
+                until=operation.fire_at,
+            )
+        case SignalWait():
+            return Cause(
+                kind="signal",
+                text=f"waits for signal {operation.signal_name}{_until(operation.fire_at)}",
+                sequence=operation.sequence,
+                name=operation.signal_name,
+                until=operation.fire_at,
+            )
+        case _:
+            assert_never(operation)
+
+
+def _activity(activity: Activity) -> Cause:
+    lease = activity.lease
+    if activity.outcome is not None:
+        text = f"activity {activity.activity_type} has ended; its group has not"
+        until = None
+    elif lease is not None:
+        text = (
+            f"worker {lease.owner} runs activity {activity.activity_type}, attempt "
+            f"{activity.attempt}, until {instant.text(lease.expires_at)}"
+        )
+        until = lease.expires_at
+    elif activity.state is TaskState.DELAYED:
+        at = instant.text(activity.available_at)
+        text = f"activity {activity.activity_type} failed; attempt {activity.attempt + 1} at {at}"
+        until = activity.available_at
+    else:
+        at = instant.text(activity.available_at)
+        text = (
+            f"activity {activity.activity_type} is ready since {at}; no worker of queue "
+            f"{activity.queue} has taken it"
+        )
+        until = None
+    return Cause(
+        kind="activity",
+        text=text,
+        sequence=activity.sequence,
+        name=activity.activity_type,
+        queue=activity.queue,
+        owner=None if lease is None else lease.owner,
+        until=until,
+        attempt=activity.attempt,
+        last_failure=activity.last_failure,
+    )
+
+
+def _until(at: int | None) -> str:
+    return "" if at is None else f" until {instant.text(at)}"

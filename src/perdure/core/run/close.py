@@ -1,0 +1,297 @@
+"""Closing runs. A closed run stays closed; what it still had open is let go."""
+
+from perdure.core import instant
+from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
+from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
+from perdure.core.run.history import Raw, raw, record, record_encoded
+from perdure.core.run.moment import Moment
+from perdure.core.run.start import start_successor
+from perdure.core.run.state import Activity, Child, Failure, Run, Timer
+from perdure.core.run.status import TRANSITIONS, RunStatus
+
+_CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
+
+
+def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
+    """The code returned."""
+    _apply_parent_close_policy(run, moment, "completed")
+    output = command.result or b"null"
+    record(run, moment, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
+    _close(run, moment, RunStatus.COMPLETED, "completed")
+    _tell_parent(run, output)
+
+
+def fail_run(run: Run, moment: Moment, command: FailRun) -> None:
+    """The code raised."""
+    run.failure = Failure(
+        failure_id=moment.ids.ulid(),
+        message=command.message,
+        category="application",
+        exception_type=command.exception_type,
+        exception_class=command.exception_class,
+        non_retryable=command.non_retryable,
+        exception=command.exception,
+    )
+    _apply_parent_close_policy(run, moment, "failed")
+    record(
+        run,
+        moment,
+        "WorkflowFailed",
+        {
+            "failure_id": run.failure.failure_id,
+            "source_kind": "workflow_run",
+            "source_id": run.run_id,
+            "failure_category": run.failure.category,
+            "non_retryable": run.failure.non_retryable,
+            "exception_type": command.exception_type,
+            "exception_class": command.exception_class,
+            "message": command.message,
+            "exception": raw(command.exception),
+        },
+    )
+    _close(run, moment, RunStatus.FAILED, "failed")
+    _tell_parent(run, None)
+
+
+def exceed_history(run: Run, moment: Moment, limit: int) -> None:
+    """The run outgrew its bound: it fails with a message that says what to do."""
+    fail_run(
+        run,
+        moment,
+        FailRun(
+            message=f"history has more than {limit} events; use continue_as_new before that",
+            exception_type="HistoryLimitExceeded",
+            exception_class="HistoryLimitExceeded",
+            non_retryable=True,
+        ),
+    )
+
+
+def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
+    """The code ends this run and goes on in the next, with the signals nobody has seen yet."""
+    successor = start_successor(
+        run,
+        moment,
+        workflow_type=command.workflow_type,
+        queue=command.queue,
+        arguments=command.arguments,
+        continued=True,
+    )
+    run.continued_to_run_id = successor.run_id
+    record(
+        run,
+        moment,
+        "WorkflowContinuedAsNew",
+        {
+            "sequence": run.next_sequence,
+            "continued_to_run_id": successor.run_id,
+            "continued_to_run_number": successor.run_number,
+            "closed_reason": "continued",
+        },
+    )
+    for position in sorted(run.inbox):
+        successor.inbox[successor.inbox_next] = run.inbox[position]
+        successor.unsaved.inbox.add(successor.inbox_next)
+        successor.inbox_next += 1
+    _close(run, moment, RunStatus.COMPLETED, "continued")
+    run.unsaved.effects.append(StartRun(successor))
+    if run.parent is not None:
+        run.unsaved.effects.append(TellParentContinued(run, successor))
+    return successor
+
+
+def cancel_run(run: Run, moment: Moment, *, command_id: str, reason: str | None) -> None:
+    """Close the run from outside, as cancelled. The code is not resumed."""
+    _stop(run, moment, RunStatus.CANCELLED, command_id=command_id, reason=reason)
+
+
+def terminate_run(run: Run, moment: Moment, *, command_id: str, reason: str | None) -> None:
+    """Close the run from outside, by force."""
+    _stop(run, moment, RunStatus.TERMINATED, command_id=command_id, reason=reason)
+
+
+def time_out_run(run: Run, moment: Moment) -> None:
+    """A deadline of the run has passed."""
+    overdue = run.execution_deadline_at is not None and run.execution_deadline_at <= moment.now
+    kind = "execution_timeout" if overdue else "run_timeout"
+    seconds = run.execution_timeout_seconds if overdue else run.run_timeout_seconds
+    _release_held(run, moment)
+    _record_cancelled_work(run, moment, None)
+    message = f"Workflow passed its {kind.replace('_', ' ')} of {seconds} s."
+    run.failure = Failure(
+        failure_id=moment.ids.ulid(),
+        message=message,
+        category="timeout",
+        exception_type="WorkflowTimedOut",
+        exception_class="WorkflowTimedOut",
+    )
+    _apply_parent_close_policy(run, moment, "timed_out")
+    record(
+        run,
+        moment,
+        "WorkflowTimedOut",
+        {
+            "failure_id": run.failure.failure_id,
+            "failure_category": "timeout",
+            "timeout_kind": kind,
+            "message": message,
+            "exception_class": "WorkflowTimedOut",
+            "execution_deadline_at": instant.text_or_none(run.execution_deadline_at),
+            "run_deadline_at": instant.text_or_none(run.run_deadline_at),
+        },
+    )
+    _close(run, moment, RunStatus.FAILED, "timed_out")
+    _tell_parent(run, None)
+
+
+def _stop(
+    run: Run, moment: Moment, status: RunStatus, *, command_id: str, reason: str | None
+) -> None:
+    cancelled = status is RunStatus.CANCELLED
+    _release_held(run, moment)
+    ids = {
+        "workflow_command_id": command_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+    }
+    record(
+        run,
+        moment,
+        "CancelRequested" if cancelled else "TerminateRequested",
+        {**ids, "command_type": "cancel" if cancelled else "terminate", "reason": reason},
+    )
+    _record_cancelled_work(run, moment, command_id)
+    sentence = f"Workflow {status.value}"
+    message = f"{sentence}: {reason}" if reason else f"{sentence}."
+    run.failure = Failure(
+        failure_id=moment.ids.ulid(),
+        message=message,
+        category=status.value,
+        exception_type="WorkflowCancelled" if cancelled else "WorkflowTerminated",
+        exception_class="WorkflowCancelled" if cancelled else "WorkflowTerminated",
+    )
+    _apply_parent_close_policy(run, moment, status.value)
+    record(
+        run,
+        moment,
+        "WorkflowCancelled" if cancelled else "WorkflowTerminated",
+        {
+            **ids,
+            "failure_id": run.failure.failure_id,
+            "failure_category": status.value,
+            "closed_reason": status.value,
+            "exception_class": run.failure.exception_class,
+            "message": message,
+            "reason": reason or "",
+        },
+    )
+    _close(run, moment, status, status.value)
+    run.close_message = reason
+    _tell_parent(run, None)
+
+
+def _release_held(run: Run, moment: Moment) -> None:
+    """What was acknowledged enters history even if nobody will replay it."""
+    for sequence in sorted(run.operations):
+        operation = run.operations[sequence]
+        for event in operation.held:
+            record_encoded(run, moment, event.event_type, event.payload)
+        operation.held = []
+        if operation.outcome is not None:
+            record_encoded(run, moment, operation.outcome.event_type, operation.outcome.payload)
+    run.releasing = []
+
+
+def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> None:
+    at = instant.text(moment.now)
+    open_operations = [o for _, o in sorted(run.operations.items()) if o.outcome is None]
+    for operation in open_operations:
+        if isinstance(operation, Activity):
+            record(
+                run,
+                moment,
+                "ActivityCancelled",
+                {
+                    "workflow_command_id": command_id,
+                    "sequence": operation.sequence,
+                    "activity_execution_id": operation.execution_id,
+                    "activity_attempt_id": operation.attempt_id if operation.attempt else None,
+                    "activity_type": operation.activity_type,
+                    "attempt_number": operation.attempt or None,
+                    "cancelled_at": at,
+                },
+            )
+    for operation in open_operations:
+        if isinstance(operation, Timer):
+            record(
+                run,
+                moment,
+                "TimerCancelled",
+                {
+                    "timer_id": operation.timer_id,
+                    "sequence": operation.sequence,
+                    "delay_seconds": operation.delay_seconds,
+                    "fire_at": instant.text(operation.fire_at),
+                    "cancelled_at": at,
+                },
+            )
+
+
+def _apply_parent_close_policy(run: Run, moment: Moment, reason: str) -> None:
+    # Written before the terminal event, which stays the last one of a run.
+    for _, operation in sorted(run.operations.items()):
+        if not isinstance(operation, Child) or operation.outcome is not None:
+            continue
+        policy = operation.parent_close_policy
+        if policy not in _CLOSING_POLICIES:
+            continue
+        run.unsaved.effects.append(CloseChild(operation.run_id, policy, f"parent run {reason}"))
+        record(
+            run,
+            moment,
+            "ParentClosePolicyApplied",
+            {
+                "child_instance_id": operation.workflow_id,
+                "child_run_id": operation.run_id,
+                "policy": policy,
+                "reason": reason,
+            },
+        )
+
+
+def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
+    assert status in TRANSITIONS[run.status], f"a {run.status} run cannot become {status}"
+    run.status = status
+    run.closed_reason = reason
+    run.closed_at = moment.now
+    for place, operation in run.operations.items():
+        run.unsaved.operations.add(place)
+        if isinstance(operation, Activity):
+            _forget_ready(run, place)
+    _forget_ready(run, 0)
+    run.unsaved.inbox.update(run.inbox)
+    run.operations = {}
+    run.inbox = {}
+    run.groups = {}
+    run.releasing = []
+    run.unapplied = []
+    run.task = None
+    run.wait = None
+    run.due_at = None
+
+
+def _forget_ready(run: Run, place: int) -> None:
+    if run.unsaved.ready.pop(place, None) is None or not run.unsaved.created:
+        run.unsaved.ready[place] = False
+
+
+def _tell_parent(run: Run, output: bytes | None) -> None:
+    if run.parent is not None:
+        run.unsaved.effects.append(TellParent(run, output))
+
+
+def overdue(run: Run, now: int) -> bool:
+    """Whether a deadline of the open run has passed."""
+    return any(
+        at is not None and at <= now for at in (run.execution_deadline_at, run.run_deadline_at)
+    )

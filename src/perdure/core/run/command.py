@@ -1,0 +1,110 @@
+"""What a worker may ask when it completes a workflow task."""
+
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from perdure.core.run.state import ActivityTimeouts, Metadata, RetryPolicy
+
+
+class Authored(Struct, frozen=True, kw_only=True):
+    """A step that may belong to a parallel group or a selection."""
+
+    path: list[Metadata] | None = None
+
+
+class ScheduleActivity(Authored, frozen=True, kw_only=True):
+    activity_type: str
+    arguments: bytes
+    queue: str | None = None
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = ActivityTimeouts()
+    cancellation_policy: str | None = None
+
+
+class StartTimer(Authored, frozen=True, kw_only=True):
+    delay_seconds: int
+
+
+class StartChild(Authored, frozen=True, kw_only=True):
+    workflow_type: str
+    arguments: bytes
+    queue: str | None = None
+    parent_close_policy: str | None = None
+    cancellation_policy: str | None = None
+    retry: RetryPolicy | None = None
+    execution_timeout_seconds: int | None = None
+    run_timeout_seconds: int | None = None
+
+
+class OpenConditionWait(Authored, frozen=True, kw_only=True):
+    key: str | None = None
+    fingerprint: str | None = None
+    timeout_seconds: int | None = None
+
+
+class OpenSignalWait(Struct, frozen=True, kw_only=True):
+    signal_name: str
+    timeout_seconds: int | None = None
+
+
+class RecordSideEffect(Struct, frozen=True, kw_only=True):
+    result: bytes
+
+
+class RecordVersionMarker(Struct, frozen=True, kw_only=True):
+    change_id: str
+    version: int
+    min_supported: int
+    max_supported: int
+
+
+class UpsertSearchAttributes(Struct, frozen=True, kw_only=True):
+    attributes: dict[str, Any]
+
+
+class UpsertMemo(Struct, frozen=True, kw_only=True):
+    """`envelope` is recorded as it came; `entries` is what it says."""
+
+    envelope: bytes
+    entries: dict[str, Any]
+
+
+class CancelSelectionOperation(Struct, frozen=True, kw_only=True):
+    group_id: str
+    member_key: str | int
+    member_index: int
+    member_base: int
+    member_size: int
+    kind: str
+    identity: str
+
+
+class CompleteRun(Struct, frozen=True, kw_only=True):
+    result: bytes | None = None
+
+
+class FailRun(Struct, frozen=True, kw_only=True):
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: bytes | None = None
+    non_retryable: bool = False
+
+
+class ContinueAsNew(Struct, frozen=True, kw_only=True):
+    arguments: bytes | None = None
+    queue: str | None = None
+    workflow_type: str | None = None
+
+
+Blocking: TypeAlias = (
+    ScheduleActivity | StartTimer | StartChild | OpenConditionWait | OpenSignalWait
+)
+Marker: TypeAlias = RecordSideEffect | RecordVersionMarker | UpsertSearchAttributes | UpsertMemo
+Terminal: TypeAlias = CompleteRun | FailRun | ContinueAsNew
+Command: TypeAlias = Blocking | Marker | CancelSelectionOperation | Terminal
+
+BLOCKING = (ScheduleActivity, StartTimer, StartChild, OpenConditionWait, OpenSignalWait)
+SCHEDULABLE = (ScheduleActivity, StartTimer, StartChild)
+TERMINAL = (CompleteRun, FailRun, ContinueAsNew)

@@ -1,0 +1,389 @@
+"""Completing a workflow task: the commands of the worker become facts, all or none of them."""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from msgspec import Struct
+
+from perdure.core import instant, limits
+from perdure.core.payload import Frame, encode
+from perdure.core.rejection import CompletionTooLarge, InvalidCommands, RunTimedOut
+from perdure.core.run import close
+from perdure.core.run.child import open_child
+from perdure.core.run.command import (
+    BLOCKING,
+    SCHEDULABLE,
+    TERMINAL,
+    CancelSelectionOperation,
+    Command,
+    CompleteRun,
+    ContinueAsNew,
+    FailRun,
+    OpenConditionWait,
+    OpenSignalWait,
+    RecordSideEffect,
+    RecordVersionMarker,
+    ScheduleActivity,
+    StartChild,
+    StartTimer,
+    UpsertMemo,
+    UpsertSearchAttributes,
+)
+from perdure.core.run.deadline import arm, operation_due
+from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
+from perdure.core.run.history import Raw, record, with_metadata
+from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import envelope_json
+from perdure.core.run.settle import drop_operation, settle
+from perdure.core.run.state import (
+    Activity,
+    Child,
+    GroupMode,
+    Metadata,
+    Operation,
+    Run,
+    TaskReceipt,
+    TaskState,
+    Timer,
+    WorkflowTask,
+    activity_task_id,
+    workflow_task_id,
+)
+from perdure.core.run.status import RunStatus
+from perdure.core.run.task import (
+    find_receipt,
+    finish_task,
+    request_task,
+    require_lease,
+    retry_task,
+    withdraw,
+)
+from perdure.core.run.wait import close_wait_before, open_condition_wait, open_signal_wait
+
+WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
+"""The failure type by which the 2.12 SDK says that it has nothing to add yet."""
+
+
+class TaskReport(Struct, frozen=True, kw_only=True):
+    """Which lease a worker speaks of."""
+
+    number: int
+    owner: str
+    attempt: int
+
+
+def complete_task(
+    run: Run, moment: Moment, report: TaskReport, commands: Sequence[Command]
+) -> TaskReceipt:
+    """Apply the commands of a leased task. A repeated report gets the recorded answer."""
+    receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
+    if receipt is not None:
+        return receipt
+    task = require_lease(
+        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
+    )
+    if close.overdue(run, moment.now):
+        raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
+    _check(run, commands)
+    receipt = finish_task(run, task, "completed")
+    if run.status is RunStatus.PENDING:
+        run.status = RunStatus.WAITING
+    run.last_progress_at = moment.now
+    _close_open_wait(run, moment, task, commands)
+    _apply(run, moment, commands, receipt)
+    if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
+        close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+    settle(run, moment)
+    return receipt
+
+
+def fail_task(
+    run: Run, moment: Moment, report: TaskReport, *, failure_type: str | None, message: str
+) -> TaskReceipt:
+    """The worker cannot complete the task. The run stays open and the task comes again."""
+    receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
+    if receipt is not None:
+        return receipt
+    task = require_lease(
+        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
+    )
+    if failure_type == WAITING_FOR_HISTORY:
+        receipt = finish_task(run, task, "waiting_for_history")
+        if run.status is RunStatus.PENDING:
+            run.status = RunStatus.WAITING
+    else:
+        assert task.lease is not None
+        receipt = TaskReceipt(
+            task.number, task.attempt, task.lease.owner, "failed", [workflow_task_id(run, task)]
+        )
+        run.last_task = receipt
+        retry_task(run, moment, message if failure_type is None else f"{failure_type}: {message}")
+    settle(run, moment)
+    return receipt
+
+
+def _check(run: Run, commands: Sequence[Command]) -> None:
+    """Refuse what cannot be applied as a whole, before anything is."""
+    if len(commands) > limits.COMMANDS_PER_COMPLETION_MAX:
+        raise CompletionTooLarge(
+            f"a completion may carry {limits.COMMANDS_PER_COMPLETION_MAX} commands",
+            limit_kind="command_batch_size",
+            current_value=len(commands),
+            configured_limit=limits.COMMANDS_PER_COMPLETION_MAX,
+        )
+    endings = [index for index, command in enumerate(commands) if isinstance(command, TERMINAL)]
+    if len(endings) > 1:
+        raise InvalidCommands("a completion may close the run once")
+    if endings and endings[0] != len(commands) - 1:
+        raise InvalidCommands("the command that closes the run must be the last one")
+    for command in commands:
+        if isinstance(command, RecordVersionMarker) and not (
+            command.min_supported <= command.version <= command.max_supported
+        ):
+            raise InvalidCommands(f"version {command.version} is outside its supported range")
+    for kind, command_type, most, name in _BOUNDS:
+        wanted = sum(isinstance(command, command_type) for command in commands)
+        if not wanted or len(run.operations) + wanted <= most:
+            continue
+        held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
+        if held > most:
+            raise CompletionTooLarge(
+                f"a run may have {most} of these open: {name}",
+                limit_kind=name,
+                current_value=held,
+                configured_limit=most,
+            )
+    rebase, sequence = Rebase(), run.next_sequence
+    for command in commands:
+        path = getattr(command, "path", None)
+        if path:
+            rebase.metadata(path, sequence)
+        if not isinstance(command, (CancelSelectionOperation, *TERMINAL)):
+            sequence += 1
+
+
+_BOUNDS: tuple[tuple[type, type, int, str], ...] = (
+    (Activity, ScheduleActivity, limits.PENDING_ACTIVITIES_MAX, "pending_activity_count"),
+    (Child, StartChild, limits.PENDING_CHILDREN_MAX, "pending_child_count"),
+    (Timer, StartTimer, limits.PENDING_TIMERS_MAX, "pending_timer_count"),
+)
+
+
+def _close_open_wait(
+    run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]
+) -> None:
+    """The first step tells whether the code still stands at its open wait."""
+    first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
+    if first is None or run.wait is None:
+        return
+    close_wait_before(run, moment, task, first if isinstance(first, OpenConditionWait) else None)
+
+
+def _apply(run: Run, moment: Moment, commands: Sequence[Command], receipt: TaskReceipt) -> None:
+    blocked = is_blocked(run)
+    rebase = Rebase()
+    ungrouped: list[Operation] = []
+    for command in commands:
+        if blocked and isinstance(command, BLOCKING):
+            # The code stands where it stood; this step is open already.
+            continue
+        opened = _apply_one(run, moment, command, rebase)
+        if opened is None:
+            continue
+        if opened.metadata is not None:
+            join(run, opened)
+        elif isinstance(command, SCHEDULABLE):
+            ungrouped.append(opened)
+        arm(run, operation_due(opened))
+        if isinstance(opened, Activity):
+            receipt.created_task_ids.append(activity_task_id(run, opened))
+    join_ordered(run, ungrouped)
+
+
+def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
+    match command:
+        case ScheduleActivity():
+            sequence, metadata = _allot(run, command.path, rebase)
+            return _open_activity(run, moment, command, sequence, metadata)
+        case StartTimer():
+            sequence, metadata = _allot(run, command.path, rebase)
+            return _open_timer(run, moment, command, sequence, metadata)
+        case StartChild():
+            sequence, metadata = _allot(run, command.path, rebase)
+            return open_child(run, moment, command, sequence, metadata)
+        case OpenConditionWait():
+            sequence, metadata = _allot(run, command.path, rebase)
+            return open_condition_wait(run, moment, command, sequence, metadata)
+        case OpenSignalWait():
+            return open_signal_wait(run, moment, command, _allot(run, None, rebase)[0])
+        case RecordSideEffect():
+            result = {"sequence": _allot(run, None, rebase)[0], "result": Raw(command.result)}
+            record(run, moment, "SideEffectRecorded", {**result, "payload_codec": run.codec})
+        case RecordVersionMarker():
+            record(
+                run,
+                moment,
+                "VersionMarkerRecorded",
+                {
+                    "sequence": _allot(run, None, rebase)[0],
+                    "change_id": command.change_id,
+                    "version": command.version,
+                    "min_supported": command.min_supported,
+                    "max_supported": command.max_supported,
+                },
+            )
+        case UpsertSearchAttributes():
+            _upsert_search_attributes(run, moment, command, _allot(run, None, rebase)[0])
+        case UpsertMemo():
+            _upsert_memo(run, moment, command, _allot(run, None, rebase)[0])
+        case CancelSelectionOperation():
+            _cancel_member(run, moment, command)
+        case CompleteRun():
+            close.complete_run(run, moment, command)
+        case FailRun():
+            close.fail_run(run, moment, command)
+        case ContinueAsNew():
+            close.continue_run(run, moment, command)
+        case _:
+            assert_never(command)
+    return None
+
+
+def _allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, Metadata | None]:
+    sequence = run.next_sequence
+    run.next_sequence = sequence + 1
+    return sequence, rebase.metadata(path, sequence) if path else None
+
+
+def _open_activity(
+    run: Run, moment: Moment, command: ScheduleActivity, sequence: int, metadata: Metadata | None
+) -> Activity:
+    activity = Activity(
+        sequence=sequence,
+        metadata=metadata,
+        execution_id=moment.ids.ulid(),
+        activity_type=command.activity_type,
+        queue=command.queue or run.queue,
+        arguments=command.arguments,
+        scheduled_at=moment.now,
+        available_at=moment.now,
+        retry=command.retry,
+        timeouts=command.timeouts,
+        cancellation_policy=command.cancellation_policy,
+    )
+    run.operations[sequence] = activity
+    run.unsaved.operations.add(sequence)
+    run.unsaved.ready[sequence] = True
+    record(
+        run,
+        moment,
+        "ActivityScheduled",
+        with_metadata(
+            {
+                "sequence": sequence,
+                "activity_execution_id": activity.execution_id,
+                "activity_type": activity.activity_type,
+                "cancellation_policy": activity.cancellation_policy,
+                "activity": {"queue": activity.queue, "arguments": Raw(activity.arguments)},
+            },
+            activity,
+        ),
+    )
+    return activity
+
+
+def _open_timer(
+    run: Run, moment: Moment, command: StartTimer, sequence: int, metadata: Metadata | None
+) -> Timer:
+    timer = Timer(
+        sequence=sequence,
+        metadata=metadata,
+        timer_id=moment.ids.ulid(),
+        delay_seconds=command.delay_seconds,
+        fire_at=moment.now + command.delay_seconds * limits.SECOND,
+    )
+    run.operations[sequence] = timer
+    run.unsaved.operations.add(sequence)
+    record(
+        run,
+        moment,
+        "TimerScheduled",
+        with_metadata(
+            {
+                "sequence": sequence,
+                "timer_id": timer.timer_id,
+                "delay_seconds": timer.delay_seconds,
+                "fire_at": instant.text(timer.fire_at),
+            },
+            timer,
+        ),
+    )
+    return timer
+
+
+def _upsert_search_attributes(
+    run: Run, moment: Moment, command: UpsertSearchAttributes, sequence: int
+) -> None:
+    merged = {**run.search_attributes, **command.attributes}
+    run.search_attributes = {k: v for k, v in sorted(merged.items()) if v is not None}
+    record(
+        run,
+        moment,
+        "SearchAttributesUpserted",
+        {
+            "sequence": sequence,
+            "attributes": command.attributes,
+            "merged": run.search_attributes,
+        },
+    )
+
+
+def _upsert_memo(run: Run, moment: Moment, command: UpsertMemo, sequence: int) -> None:
+    merged = {**run.memo, **command.entries}
+    run.memo = {key: value for key, value in merged.items() if value is not None}
+    record(
+        run,
+        moment,
+        "MemoUpserted",
+        {
+            "sequence": sequence,
+            "entries": Raw(command.envelope),
+            "merged": Raw(envelope_json(encode(run.memo, Frame(run.frame)))),
+        },
+    )
+
+
+def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) -> None:
+    """Let go of a loser. Cancelling what has ended is repeated by every replay and does nothing."""
+    group = next((g for g in run.groups.values() if g.group_id == command.group_id), None)
+    if group is None or group.mode is not GroupMode.SELECT:
+        return
+    member = next((m for m in group.members if m.base == command.member_base), None)
+    if member is None or member.cancelled or member.open == 0:
+        return
+    member.cancelled = True
+    for sequence in range(member.base, member.base + member.size):
+        operation = run.operations.get(sequence)
+        if operation is None:
+            continue
+        group.unrecorded -= 1
+        if isinstance(operation, Activity) and operation.state is TaskState.READY:
+            withdraw(run, sequence)
+        drop_operation(run, sequence)
+    if group.unrecorded <= 0:
+        run.groups.pop(group.base, None)
+    record(
+        run,
+        moment,
+        "SelectionOperationCancelled",
+        {
+            "selection_group_id": command.group_id,
+            "member_key": command.member_key,
+            "member_index": command.member_index,
+            "member_base_sequence": command.member_base,
+            "member_size": command.member_size,
+            "operation_kind": command.kind,
+            "operation_identity": command.identity,
+        },
+    )
+    request_task(run, moment)

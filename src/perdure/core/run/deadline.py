@@ -1,0 +1,72 @@
+"""When something of a run is due. A run has one deadline: the earliest of all it waits for.
+
+The stored deadline is never later than the true one, but may be earlier: arming only ever moves
+it forward in time when it fires. So most leases come and go without touching it.
+"""
+
+from perdure.core.limits import SECOND
+from perdure.core.run.state import (
+    Activity,
+    ConditionWait,
+    Operation,
+    Run,
+    SignalWait,
+    TaskState,
+    Timer,
+)
+
+
+def arm(run: Run, due_at: int | None) -> None:
+    """Make sure that the run is looked at no later than `due_at`."""
+    if due_at is not None and (run.due_at is None or due_at < run.due_at):
+        run.due_at = due_at
+
+
+def next_due(run: Run) -> int | None:
+    """The earliest instant at which anything of the run is due."""
+    if run.is_closed:
+        return None
+    moments = [run.run_deadline_at, run.execution_deadline_at]
+    task = run.task
+    if task is not None:
+        if task.lease is not None:
+            moments.append(task.lease.expires_at)
+        elif task.state is TaskState.DELAYED:
+            moments.append(task.available_at)
+    moments.extend(operation_due(operation) for operation in run.operations.values())
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def operation_due(operation: Operation) -> int | None:
+    """The earliest instant at which an operation is due; none once it has an outcome."""
+    if operation.outcome is not None:
+        return None
+    if isinstance(operation, Activity):
+        return min((at for _, at in activity_deadlines(operation)), default=None)
+    if isinstance(operation, Timer | ConditionWait | SignalWait):
+        return operation.fire_at
+    return None
+
+
+def activity_deadlines(activity: Activity) -> list[tuple[str, int]]:
+    """What can become due for an activity in its present state, the stronger kinds first."""
+    timeouts = activity.timeouts
+    due: list[tuple[str, int]] = []
+    if timeouts.schedule_to_close is not None:
+        at = activity.scheduled_at + timeouts.schedule_to_close * SECOND
+        due.append(("schedule_to_close", at))
+    lease = activity.lease
+    if lease is None:
+        if activity.state is TaskState.DELAYED:
+            due.append(("available", activity.available_at))
+        elif timeouts.schedule_to_start is not None:
+            at = activity.available_at + timeouts.schedule_to_start * SECOND
+            due.append(("schedule_to_start", at))
+        return due
+    if timeouts.heartbeat is not None:
+        beat_at = activity.heartbeat_at or lease.granted_at
+        due.append(("heartbeat", beat_at + timeouts.heartbeat * SECOND))
+    if timeouts.start_to_close is not None:
+        due.append(("start_to_close", lease.granted_at + timeouts.start_to_close * SECOND))
+    due.append(("lease", lease.expires_at))
+    return due

@@ -1,0 +1,78 @@
+"""What happens to a run when its time comes. There is no other way in which time passes."""
+
+from perdure.core import instant
+from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
+from perdure.core.run.close import overdue, time_out_run
+from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
+from perdure.core.run.history import held
+from perdure.core.run.moment import Moment
+from perdure.core.run.settle import resolve, settle
+from perdure.core.run.state import (
+    WORKFLOW_TASK,
+    Activity,
+    ConditionWait,
+    Operation,
+    Run,
+    SignalWait,
+    TaskState,
+    Timer,
+)
+from perdure.core.run.task import release_task
+from perdure.core.run.wait import time_out_wait
+
+
+def fire_due(run: Run, moment: Moment) -> None:
+    """Fire everything of the run that is due, then set its next deadline."""
+    if run.is_closed:
+        run.due_at = None
+        return
+    if overdue(run, moment.now):
+        time_out_run(run, moment)
+        return
+    _fire_task(run, moment)
+    due = [o for o in run.operations.values() if _is_due(o, moment.now)]
+    for operation in sorted(due, key=lambda o: (operation_due(o) or 0, o.sequence)):
+        _fire_operation(run, moment, operation)
+    settle(run, moment)
+    run.due_at = next_due(run)
+
+
+def _is_due(operation: Operation, now: int) -> bool:
+    at = operation_due(operation)
+    return at is not None and at <= now
+
+
+def _fire_task(run: Run, moment: Moment) -> None:
+    task = run.task
+    if task is None:
+        return
+    if task.lease is not None and task.lease.expires_at <= moment.now:
+        release_task(run, moment)
+    elif task.state is TaskState.DELAYED and task.available_at <= moment.now:
+        task.state = TaskState.READY
+        run.unsaved.ready[WORKFLOW_TASK] = True
+
+
+def _fire_operation(run: Run, moment: Moment, operation: Operation) -> None:
+    match operation:
+        case Activity():
+            kind = next(k for k, at in activity_deadlines(operation) if at <= moment.now)
+            if kind == "available":
+                end_backoff(run, operation, moment.now)
+            elif kind == "lease":
+                redeliver_activity(run, moment, operation)
+            else:
+                time_out_activity(run, moment, operation, kind)
+        case Timer():
+            fired = {
+                "sequence": operation.sequence,
+                "timer_id": operation.timer_id,
+                "delay_seconds": operation.delay_seconds,
+                "fire_at": instant.text(operation.fire_at),
+                "fired_at": instant.text(moment.now),
+            }
+            resolve(run, operation, held("TimerFired", fired, operation))
+        case ConditionWait() | SignalWait():
+            time_out_wait(run, moment, operation)
+        case _:
+            raise AssertionError(f"{operation} has no deadline")

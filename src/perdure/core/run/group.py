@@ -1,0 +1,114 @@
+"""Parallel groups and selections: who belongs together, under the sequences that we allotted.
+
+The worker guesses the base sequence of a group and is wrong in some programs. The numbers that count
+are the allotted ones, so every claimed path is moved by the difference before it is recorded.
+"""
+
+from typing import Any
+
+from perdure.core.rejection import InvalidCommands
+from perdure.core.run.state import Group, GroupMode, Member, Metadata, Operation, Run
+
+
+class Rebase:
+    """Moves the paths of one completion. All leaves of one group move by the same distance."""
+
+    def __init__(self) -> None:
+        self._distances: dict[str, int] = {}
+
+    def metadata(self, path: list[Metadata], sequence: int) -> Metadata:
+        """The group members of a leaf that was given `sequence`, ready to be copied to events."""
+        outer = path[0]
+        claimed = str(outer["parallel_group_id"])
+        index = int(outer["parallel_group_index"])
+        if claimed not in self._distances:
+            self._distances[claimed] = sequence - index - int(outer["parallel_group_base_sequence"])
+        distance = self._distances[claimed]
+        moved = [_move(entry, distance) for entry in path]
+        if moved[0]["parallel_group_base_sequence"] + index != sequence:
+            raise InvalidCommands(f"the members of {claimed} do not stand next to each other")
+        return {**moved[-1], "parallel_group_path": moved}
+
+
+def _move(entry: Metadata, distance: int) -> Metadata:
+    if distance == 0:
+        return entry
+    base = int(entry["parallel_group_base_sequence"]) + distance
+    prefix = str(entry["parallel_group_id"]).rsplit(":", 2)[0]
+    moved: dict[str, Any] = {
+        **entry,
+        "parallel_group_id": f"{prefix}:{base}:{entry['parallel_group_size']}",
+        "parallel_group_base_sequence": base,
+    }
+    if "selection_member_base_sequence" in entry:
+        moved["selection_member_base_sequence"] = (
+            int(entry["selection_member_base_sequence"]) + distance
+        )
+    return moved
+
+
+def join(run: Run, operation: Operation) -> None:
+    """Enter an operation with metadata into its outermost group, opening it with the first."""
+    if operation.metadata is None:
+        return
+    outer = operation.metadata["parallel_group_path"][0]
+    base = outer["parallel_group_base_sequence"]
+    operation.group = base
+    select = outer.get("parallel_group_mode") == "select"
+    group = run.groups.get(base)
+    if group is None:
+        size = outer["parallel_group_size"]
+        group = run.groups[base] = Group(
+            mode=GroupMode.SELECT if select else GroupMode.ALL,
+            base=base,
+            size=size,
+            open=size,
+            unrecorded=size,
+            group_id=outer["parallel_group_id"],
+        )
+    if select:
+        _enter_member(group, outer, operation)
+
+
+def _enter_member(group: Group, outer: Metadata, operation: Operation) -> None:
+    index = outer["selection_member_index"]
+    if group.members and group.members[-1].index == index:
+        return
+    base, size = outer["selection_member_base_sequence"], outer["selection_member_size"]
+    kind = outer["selection_member_kind"]
+    identity = f"group:{base}:{size}" if kind == "group" else operation.identity
+    group.members.append(
+        Member(outer["selection_member_key"], index, base, size, kind, identity, open=size)
+    )
+
+
+def join_ordered(run: Run, operations: list[Operation]) -> None:
+    """Group operations of one completion that carry no metadata, as the 0.4 workers send them.
+
+    Such a worker binds results by their order in history, so they enter it together, in order.
+    """
+    if len(operations) < 2:
+        return
+    base = operations[0].sequence
+    size = len(operations)
+    run.groups[base] = Group(GroupMode.ORDERED, base, size, open=size, unrecorded=size)
+    for operation in operations:
+        operation.group = base
+
+
+def is_blocked(run: Run) -> bool:
+    """Whether the code cannot have advanced: a step it waits for has no outcome in history.
+
+    A worker that is woken nevertheless sends its open steps again; they must not be taken twice.
+    """
+    if any(
+        group.mode is GroupMode.SELECT and group.winner is None for group in run.groups.values()
+    ):
+        return True
+    for sequence, operation in run.operations.items():
+        if sequence == run.wait:
+            continue
+        group = None if operation.group is None else run.groups.get(operation.group)
+        if group is None or group.mode is not GroupMode.SELECT:
+            return True
+    return False

@@ -1,0 +1,57 @@
+"""Recording facts. An event is encoded once, here, in the form in which it will be sent."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.core import instant
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import Held, Operation, Run
+
+encode = msgspec.json.encode
+Raw = msgspec.Raw
+
+
+def record(run: Run, moment: Moment, event_type: str, payload: dict[str, Any]) -> str:
+    """Append one event to the run's history and return its id. Absent members are left out."""
+    return record_encoded(
+        run, moment, event_type, encode({k: v for k, v in payload.items() if v is not None})
+    )
+
+
+def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) -> str:
+    """Append an event whose payload is encoded already."""
+    run.history_count += 1
+    event_id = moment.ids.ulid()
+    at = instant.text(moment.now)
+    head = (
+        f'{{"id":"{event_id}","sequence":{run.history_count},"event_type":"{event_type}",'
+        f'"recorded_at":"{at}","timestamp":"{at}","namespace":"{run.namespace}","payload":'
+    )
+    event = head.encode() + payload + b"}"
+    run.events.append(event)
+    run.events_bytes += len(event)
+    run.history_bytes += len(event)
+    run.unsaved.events.append(event)
+    run.last_progress_at = moment.now
+    return event_id
+
+
+def held(
+    event_type: str, payload: dict[str, Any], operation: Operation, *, failed: bool = False
+) -> Held:
+    """An event of an operation, with its group metadata, ready to be recorded later."""
+    return Held(event_type, encode(with_metadata(payload, operation)), failed)
+
+
+def with_metadata(payload: dict[str, Any], operation: Operation) -> dict[str, Any]:
+    """The payload without absent members, with the group metadata of the operation."""
+    present = {k: v for k, v in payload.items() if v is not None}
+    if operation.metadata:
+        present.update(operation.metadata)
+    return present
+
+
+def raw(encoded: bytes | None) -> msgspec.Raw | None:
+    """Encoded JSON to be spliced into a payload as it is."""
+    return None if encoded is None else msgspec.Raw(encoded)

@@ -1,0 +1,16 @@
+"""When and with which ids a rule decides: the two things that rules may not find themselves."""
+
+from typing import NamedTuple, Protocol
+
+
+class Ids(Protocol):
+    """A source of fresh ids."""
+
+    def ulid(self) -> str: ...
+
+
+class Moment(NamedTuple):
+    """The instant of a decision, and a source of ids for it."""
+
+    now: int
+    ids: Ids

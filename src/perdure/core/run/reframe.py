@@ -1,0 +1,48 @@
+"""Input that came as plain JSON: encoded for its worker, and the start event made to agree."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.core.payload import Frame, encode
+from perdure.core.run.state import Run
+
+
+def plain_list(plain: bytes) -> list[Any]:
+    """The argument list that plain JSON stands for: a list as it is, an object by its values."""
+    value = msgspec.json.decode(plain)
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return list(value.values())
+    assert isinstance(value, list), "the door admits lists and objects only"
+    return value
+
+
+def envelope_json(blob: str) -> bytes:
+    """An inline envelope around a blob, encoded."""
+    return msgspec.json.encode({"codec": "avro", "blob": blob})
+
+
+def plain_envelope(plain: bytes, frame: Frame) -> bytes:
+    """Plain JSON input as an encoded envelope in one frame."""
+    return envelope_json(encode(plain_list(plain), frame))
+
+
+def rewrite_start(run: Run) -> None:
+    """Put the run's arguments into its start event.
+
+    Only before the first lease: until then nothing but the start events is in history, and no
+    worker has seen them.
+    """
+    assert run.task_count == 1 and len(run.events) == run.history_count
+    for position, event in enumerate(run.events):
+        document = msgspec.json.decode(event)
+        if document["event_type"] == "WorkflowStarted":
+            document["payload"]["input"] = msgspec.Raw(run.arguments)
+            run.events[position] = msgspec.json.encode(document)
+    run.history_bytes = run.events_bytes = sum(map(len, run.events))
+    if run.unsaved.created:
+        run.unsaved.events = list(run.events)
+    else:
+        run.unsaved.rewritten = b",".join(run.events)

@@ -1,0 +1,298 @@
+"""Letting facts into history, and waking the run when its code can advance.
+
+While a workflow task is leased nothing from outside may enter the history that its worker replays.
+Outcomes wait at their operation, signals in the inbox; `settle` lets them in as soon as it may.
+It runs after every change of a run.
+"""
+
+from typing import Any
+
+from perdure.core.run.history import Raw, held, record, record_encoded
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import (
+    Activity,
+    Child,
+    ConditionWait,
+    Group,
+    GroupMode,
+    Held,
+    Member,
+    Operation,
+    Run,
+    Signal,
+    SignalWait,
+    TaskState,
+    Timer,
+)
+from perdure.core.run.task import request_task
+
+
+def note(
+    run: Run, moment: Moment, operation: Operation, event_type: str, payload: dict[str, Any]
+) -> None:
+    """Record a fact of an operation that does not end it, now or as soon as it may be seen."""
+    event = held(event_type, payload, operation)
+    run.unsaved.operations.add(operation.sequence)
+    if is_frozen(run):
+        operation.held.append(event)
+        _release_later(run, operation.sequence)
+    else:
+        record_encoded(run, moment, event.event_type, event.payload)
+
+
+def resolve(run: Run, operation: Operation, outcome: Held) -> None:
+    """Give an operation its outcome. It enters history when `settle` lets it."""
+    operation.outcome = outcome
+    run.unsaved.operations.add(operation.sequence)
+    group = _group(run, operation)
+    if group is not None:
+        group.open -= 1
+        if group.mode is GroupMode.ORDERED:
+            if group.open == 0:
+                for sequence in sorted(
+                    s for s, o in run.operations.items() if o.group == operation.group
+                ):
+                    _release_later(run, sequence)
+            return
+    _release_later(run, operation.sequence)
+
+
+def settle(run: Run, moment: Moment) -> None:
+    """Release what was held back, then hand over signals, one wake-up at a time."""
+    if run.is_closed or is_frozen(run):
+        return
+    while run.releasing:
+        _release(run, moment, run.releasing.pop(0))
+    while run.task is None and run.inbox:
+        _receive(run, moment, _take_signal(run))
+    if run.task is None and run.unapplied:
+        _apply_kept_signal(run, moment)
+
+
+def is_frozen(run: Run) -> bool:
+    """Whether a worker is replaying this history right now."""
+    return run.task is not None and run.task.state is TaskState.LEASED
+
+
+def drop_operation(run: Run, sequence: int) -> None:
+    """Forget an operation that has ended."""
+    run.operations.pop(sequence, None)
+    run.unsaved.operations.add(sequence)
+    if run.wait == sequence:
+        run.wait = None
+
+
+def _release_later(run: Run, sequence: int) -> None:
+    if sequence not in run.releasing:
+        run.releasing.append(sequence)
+
+
+def _release(run: Run, moment: Moment, sequence: int) -> None:
+    operation = run.operations.get(sequence)
+    if operation is None:
+        return
+    run.unsaved.operations.add(sequence)
+    for event in operation.held:
+        record_encoded(run, moment, event.event_type, event.payload)
+    operation.held = []
+    outcome = operation.outcome
+    group = _group(run, operation)
+    if outcome is None:
+        return
+    if group is not None and group.mode is GroupMode.ORDERED and group.open > 0:
+        return
+    event_id = record_encoded(run, moment, outcome.event_type, outcome.payload)
+    drop_operation(run, sequence)
+    _wake_after(run, moment, operation, outcome, group, event_id)
+
+
+def _wake_after(
+    run: Run,
+    moment: Moment,
+    operation: Operation,
+    outcome: Held,
+    group: Group | None,
+    event_id: str,
+) -> None:
+    resume = resume_context(operation, outcome.event_type)
+    if group is None:
+        request_task(run, moment, resume)
+        return
+    group.unrecorded -= 1
+    if group.unrecorded == 0:
+        del run.groups[group.base]
+    if group.mode is not GroupMode.SELECT:
+        if group.unrecorded == 0:
+            request_task(run, moment, resume)
+        return
+    member = member_of(group, operation.sequence)
+    member.open -= 1
+    if group.winner is None and (outcome.failed or member.open == 0):
+        group.winner = member.index
+        _record_winner(run, moment, group, member, outcome, event_id)
+        request_task(run, moment, resume)
+    elif group.winner is not None and (outcome.failed or member.open == 0):
+        request_task(run, moment, resume)
+
+
+def member_of(group: Group, sequence: int) -> Member:
+    """The member of a selection that an operation belongs to."""
+    for member in group.members:
+        if member.base <= sequence < member.base + member.size:
+            return member
+    raise AssertionError(f"operation {sequence} is in no member of its selection")
+
+
+def _record_winner(
+    run: Run, moment: Moment, group: Group, member: Member, outcome: Held, event_id: str
+) -> None:
+    record(
+        run,
+        moment,
+        "SelectionResolved",
+        {
+            "selection_group_id": group.group_id,
+            "selection_group_base_sequence": group.base,
+            "selection_group_size": group.size,
+            "member_key": member.key,
+            "member_index": member.index,
+            "member_base_sequence": member.base,
+            "member_size": member.size,
+            "operation_kind": member.kind,
+            "operation_identity": member.identity,
+            "outcome": "failed" if outcome.failed else "completed",
+            "resolution_event_id": event_id,
+            "resolution_event_type": outcome.event_type,
+        },
+    )
+
+
+def _group(run: Run, operation: Operation) -> Group | None:
+    return None if operation.group is None else run.groups.get(operation.group)
+
+
+# Signals ----------------------------------------------------------------------------------------
+
+
+def _take_signal(run: Run) -> Signal:
+    position = run.inbox_first
+    run.inbox_first = position + 1
+    run.unsaved.inbox.add(position)
+    return run.inbox.pop(position)
+
+
+def _receive(run: Run, moment: Moment, signal: Signal) -> None:
+    """Record one signal; wake the run only if its code can look at it now."""
+    wait = None if run.wait is None else run.operations.get(run.wait)
+    bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
+    record(
+        run,
+        moment,
+        "SignalReceived",
+        {
+            "workflow_command_id": signal.command_id,
+            "signal_id": signal.signal_id,
+            "workflow_instance_id": run.workflow_id,
+            "workflow_run_id": run.run_id,
+            "signal_name": signal.name,
+            "signal_wait_id": wait.wait_id if bound and isinstance(wait, SignalWait) else None,
+            "arguments": None if signal.arguments is None else Raw(signal.arguments),
+            "payload_codec": "avro",
+        },
+    )
+    if isinstance(wait, SignalWait) and bound:
+        _bind(run, moment, wait, signal)
+    elif isinstance(wait, ConditionWait) or not run.operations:
+        request_task(run, moment, _signal_resume(signal, None))
+    elif run.keeps_signals:
+        run.unapplied.append(signal)
+
+
+def _apply_kept_signal(run: Run, moment: Moment) -> None:
+    """A signal that came before its wait was opened."""
+    wait = None if run.wait is None else run.operations.get(run.wait)
+    if not isinstance(wait, SignalWait) or wait.signal is not None:
+        return
+    for position, signal in enumerate(run.unapplied):
+        if signal.name == wait.signal_name:
+            del run.unapplied[position]
+            _bind(run, moment, wait, signal)
+            return
+
+
+def _bind(run: Run, moment: Moment, wait: SignalWait, signal: Signal) -> None:
+    wait.signal = signal
+    wait.fire_at = None
+    run.unsaved.operations.add(wait.sequence)
+    request_task(run, moment, _signal_resume(signal, wait.wait_id))
+
+
+def _signal_resume(signal: Signal, wait_id: str | None) -> dict[str, str | int]:
+    resume: dict[str, str | int] = {
+        "workflow_wait_kind": "signal",
+        "open_wait_id": f"signal-application:{signal.signal_id}",
+        "resume_source_kind": "workflow_signal",
+        "resume_source_id": signal.signal_id,
+        "workflow_signal_id": signal.signal_id,
+        "signal_name": signal.name,
+        "workflow_command_id": signal.command_id,
+    }
+    if wait_id is not None:
+        resume["signal_wait_id"] = wait_id
+    return resume
+
+
+def resume_context(operation: Operation, event_type: str) -> dict[str, str | int]:
+    """What a resumed task tells its worker about the operation that woke the run."""
+    match operation:
+        case Activity():
+            return {
+                "workflow_wait_kind": "activity",
+                "open_wait_id": f"activity:{operation.execution_id}",
+                "resume_source_kind": "activity_execution",
+                "resume_source_id": operation.execution_id,
+                "activity_execution_id": operation.execution_id,
+                "activity_attempt_id": operation.attempt_id,
+                "activity_type": operation.activity_type,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+        case Child():
+            return {
+                "workflow_wait_kind": "child",
+                "open_wait_id": f"child:{operation.call_id}",
+                "resume_source_kind": "child_workflow_run",
+                "resume_source_id": operation.run_id,
+                "child_call_id": operation.call_id,
+                "child_workflow_run_id": operation.run_id,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+        case Timer():
+            return {
+                "workflow_wait_kind": "timer",
+                "open_wait_id": f"timer:{operation.timer_id}",
+                "resume_source_kind": "timer",
+                "resume_source_id": operation.timer_id,
+                "timer_id": operation.timer_id,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+        case ConditionWait() | SignalWait():
+            kind = "condition" if isinstance(operation, ConditionWait) else "signal"
+            resume: dict[str, str | int] = {
+                "workflow_wait_kind": kind,
+                "open_wait_id": operation.wait_id,
+                "resume_source_kind": "timer",
+                "resume_source_id": operation.timer_id or operation.wait_id,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+            if isinstance(operation, ConditionWait):
+                resume["condition_wait_id"] = operation.wait_id
+                if operation.key is not None:
+                    resume["condition_key"] = operation.key
+            else:
+                resume["signal_wait_id"] = operation.wait_id
+                resume["signal_name"] = operation.signal_name
+            return resume

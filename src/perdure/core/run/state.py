@@ -1,0 +1,407 @@
+"""The state of one run, as the rules see it and as the store keeps it.
+
+A `Run` is owned by the beat that loaded it: rules change it in place and record every fact in its
+history in the same breath. What is not yet on disk is listed in its `Unsaved` part, so the store
+writes exactly the difference. A run whose beat failed is thrown away and loaded again.
+"""
+
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+
+from perdure.core.run.status import CLOSED, RunStatus
+
+WORKFLOW_TASK = 0
+"""The place of the workflow task among a run's tasks; activities stand at their sequence."""
+
+Metadata: TypeAlias = dict[str, Any]
+"""Parallel-group members of a command, copied to every event of its operation."""
+
+
+class TaskState(StrEnum):
+    """Where a task stands. Only a ready task is visible to pollers."""
+
+    DELAYED = "delayed"
+    READY = "ready"
+    LEASED = "leased"
+
+
+class Lease(Struct):
+    """One owner's right to a task until an instant."""
+
+    owner: str
+    granted_at: int
+    expires_at: int
+
+
+class WorkflowTask(Struct):
+    """The one workflow task that a run may have pending or leased."""
+
+    number: int
+    available_at: int
+    state: TaskState = TaskState.READY
+    attempt: int = 0
+    lease: Lease | None = None
+    snapshot: int = 0
+    failures: int = 0
+    failure_message: str | None = None
+    resume: dict[str, str | int] = field(default_factory=dict)
+
+
+class TaskReceipt(Struct):
+    """How the last workflow task ended, so that a repeated report gets the same answer."""
+
+    number: int
+    attempt: int
+    owner: str
+    outcome: str
+    created_task_ids: list[str]
+
+
+class RetryPolicy(Struct):
+    """`attempts_max` None means without end. The last backoff repeats; none means no delay."""
+
+    attempts_max: int | None = 1
+    backoff_seconds: list[int] = field(default_factory=list)
+    non_retryable_types: list[str] = field(default_factory=list)
+
+
+class Held(Struct):
+    """An event that is decided but not yet in history. `failed` matters for terminal ones."""
+
+    event_type: str
+    payload: bytes
+    failed: bool = False
+
+
+class Step(Struct, kw_only=True):
+    """What every open operation of a run has in common."""
+
+    sequence: int
+    metadata: Metadata | None = None
+    group: int | None = None
+    held: list[Held] = field(default_factory=list)
+    outcome: Held | None = None
+
+
+class ActivityTimeouts(Struct):
+    """Lengths in seconds, as the command gave them."""
+
+    schedule_to_start: int | None = None
+    start_to_close: int | None = None
+    schedule_to_close: int | None = None
+    heartbeat: int | None = None
+
+
+class Activity(Step, kw_only=True, tag="activity"):
+    """A logical call, tried one attempt at a time."""
+
+    execution_id: str
+    activity_type: str
+    queue: str
+    arguments: bytes
+    scheduled_at: int
+    available_at: int
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
+    state: TaskState = TaskState.READY
+    attempt: int = 0
+    lease: Lease | None = None
+    heartbeat_at: int | None = None
+    heartbeat_noted_at: int | None = None
+    cancellation_policy: str | None = None
+    last_failure: str | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.execution_id
+
+    @property
+    def attempt_id(self) -> str:
+        """Names one try; the number at its end tells an old try from a foreign one."""
+        return f"{self.execution_id.upper()}-{self.attempt}"
+
+
+class Timer(Step, kw_only=True, tag="timer"):
+    """A durable sleep."""
+
+    timer_id: str
+    delay_seconds: int
+    fire_at: int
+
+    @property
+    def identity(self) -> str:
+        return self.timer_id
+
+
+class Child(Step, kw_only=True, tag="child"):
+    """A child workflow that this run waits for. `identity` stays that of its first run."""
+
+    identity: str
+    workflow_id: str
+    run_id: str
+    workflow_type: str
+    run_number: int = 1
+    attempt: int = 1
+    parent_close_policy: str | None = None
+    cancellation_policy: str | None = None
+    retry: RetryPolicy | None = None
+
+    @property
+    def call_id(self) -> str:
+        return self.identity
+
+
+class ConditionWait(Step, kw_only=True, tag="condition"):
+    """The worker's code waits until its predicate is true."""
+
+    wait_id: str
+    opened_at: int
+    key: str | None = None
+    fingerprint: str | None = None
+    timeout_seconds: int | None = None
+    timer_id: str | None = None
+    fire_at: int | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.wait_id
+
+
+class Signal(Struct):
+    """A signal that waits in the inbox, or was received and not yet applied to a signal wait."""
+
+    signal_id: str
+    command_id: str
+    name: str
+    arguments: bytes | None
+    received_at: int
+
+
+class SignalWait(Step, kw_only=True, tag="signal"):
+    """The worker's code waits for one signal by name."""
+
+    wait_id: str
+    opened_at: int
+    signal_name: str
+    timeout_seconds: int | None = None
+    timer_id: str | None = None
+    fire_at: int | None = None
+    signal: Signal | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.wait_id
+
+
+Operation: TypeAlias = Activity | Timer | Child | ConditionWait | SignalWait
+
+
+class GroupMode(StrEnum):
+    """How a group wakes its run: when all ended, likewise but in order, or by its first."""
+
+    ALL = "all"
+    ORDERED = "ordered"
+    SELECT = "select"
+
+
+class Member(Struct, array_like=True):
+    """One member of a selection: an operation, or a list of them."""
+
+    key: str | int
+    index: int
+    base: int
+    size: int
+    kind: str
+    identity: str
+    open: int
+    cancelled: bool = False
+
+
+class Group(Struct):
+    """Operations that the code waits for together.
+
+    `open` counts members without an outcome, `unrecorded` those without one in history.
+    """
+
+    mode: GroupMode
+    base: int
+    size: int
+    open: int
+    unrecorded: int
+    group_id: str | None = None
+    members: list[Member] = field(default_factory=list)
+    winner: int | None = None
+
+
+class Parent(Struct):
+    """The run that waits for this one."""
+
+    run_id: str
+    workflow_id: str
+    sequence: int
+    call_id: str
+    retry_attempt: int = 1
+
+
+class Failure(Struct):
+    """Why a run ended badly."""
+
+    failure_id: str
+    message: str
+    category: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    non_retryable: bool = False
+    exception: bytes | None = None
+
+
+class Unsaved:
+    """What a run has that the disk has not: the store writes this, then it is emptied."""
+
+    __slots__ = (
+        "created",
+        "due_at",
+        "effects",
+        "events",
+        "inbox",
+        "operations",
+        "ready",
+        "rewritten",
+    )
+
+    def __init__(self) -> None:
+        self.created = False
+        # The deadline that the disk has.
+        self.due_at: int | None = None
+        # What must follow for other runs, in the same beat.
+        self.effects: list[Any] = []
+        self.events: list[bytes] = []
+        self.operations: set[int] = set()
+        self.inbox: set[int] = set()
+        # Place of a task -> whether pollers shall find it.
+        self.ready: dict[int, bool] = {}
+        # A first chunk of history that was encoded anew before anybody saw it.
+        self.rewritten: bytes | None = None
+
+
+class Run(Struct):
+    """One execution of a workflow id."""
+
+    run_id: str
+    namespace: str
+    workflow_id: str
+    workflow_type: str
+    queue: str
+    run_number: int
+    started_at: int
+    status: RunStatus = RunStatus.PENDING
+    closed_at: int | None = None
+    version: int = 0
+
+    closed_reason: str | None = None
+    close_message: str | None = None
+    business_key: str | None = None
+    frame: str = "value"
+    plain_input: bytes | None = None
+    memo: dict[str, Any] = field(default_factory=dict)
+    search_attributes: dict[str, Any] = field(default_factory=dict)
+    execution_timeout_seconds: int | None = None
+    run_timeout_seconds: int | None = None
+    execution_deadline_at: int | None = None
+    run_deadline_at: int | None = None
+    priority: int = 5
+    fairness_key: str | None = None
+    fairness_weight: int = 1
+    build_id: str | None = None
+    parent: Parent | None = None
+    continued_from_run_id: str | None = None
+    continued_to_run_id: str | None = None
+    last_progress_at: int = 0
+    history_count: int = 0
+    history_bytes: int = 0
+    next_sequence: int = 1
+    task: WorkflowTask | None = None
+    task_count: int = 0
+    last_task: TaskReceipt | None = None
+    groups: dict[int, Group] = field(default_factory=dict)
+    releasing: list[int] = field(default_factory=list)
+    wait: int | None = None
+    keeps_signals: bool = False
+    inbox_first: int = 1
+    inbox_next: int = 1
+    unapplied: list[Signal] = field(default_factory=list)
+    failure: Failure | None = None
+    due_at: int | None = None
+
+    # Loaded beside the row, each from its own table.
+    arguments: bytes = b"null"
+    operations: dict[int, Operation] = field(default_factory=dict)
+    inbox: dict[int, Signal] = field(default_factory=dict)
+    # The encoded events that memory holds: the newest ones, without a gap.
+    events: list[bytes] = field(default_factory=list)
+    events_bytes: int = 0
+    unsaved: Unsaved = field(default_factory=Unsaved)
+
+    @property
+    def is_closed(self) -> bool:
+        return self.status in CLOSED
+
+    @property
+    def events_first(self) -> int:
+        """The sequence of the oldest event that memory holds."""
+        return self.history_count - len(self.events) + 1
+
+    @property
+    def codec(self) -> str:
+        return "avro"
+
+
+ROW_FIELDS = (
+    "run_id",
+    "namespace",
+    "workflow_id",
+    "workflow_type",
+    "queue",
+    "run_number",
+    "started_at",
+    "status",
+    "closed_at",
+    "version",
+)
+"""Columns of the run table, in order."""
+
+BESIDE_FIELDS = ("arguments", "operations", "inbox", "events", "events_bytes", "unsaved")
+"""Loaded from elsewhere; never part of the row."""
+
+STATE_FIELDS = tuple(
+    name for name in Run.__struct_fields__ if name not in ROW_FIELDS and name not in BESIDE_FIELDS
+)
+"""Kept together in the row's state. Append only: the order is the stored form."""
+
+
+class TaskRef(NamedTuple):
+    """A task, named by its run and its place in it."""
+
+    run_id: str
+    place: int
+    number: int
+
+
+def workflow_task_id(run: Run, task: WorkflowTask) -> str:
+    """Task ids carry their run, so that finding a task needs no table."""
+    return f"{run.run_id}-w{task.number}"
+
+
+def activity_task_id(run: Run, activity: Activity) -> str:
+    return f"{run.run_id}-a{activity.sequence}"
+
+
+def parse_task_id(task_id: str, kind: str) -> TaskRef | None:
+    """The task that an id names, or nothing when it cannot be one of that kind (`w` or `a`)."""
+    run_id, dash, rest = task_id.partition("-")
+    if not dash or rest[:1] != kind or not rest[1:].isdecimal() or len(rest) > 12:
+        return None
+    number = int(rest[1:])
+    return TaskRef(run_id, WORKFLOW_TASK if kind == "w" else number, number)

@@ -1,0 +1,43 @@
+"""What a run can be, and what it can become. Statuses and transitions are data."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    """The statuses of the protocol. A timed-out run is failed, with its own closed reason."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+
+
+CLOSED = frozenset(
+    {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED}
+)
+
+TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.WAITING}) | CLOSED,
+    RunStatus.RUNNING: frozenset({RunStatus.WAITING}) | CLOSED,
+    RunStatus.WAITING: frozenset({RunStatus.RUNNING}) | CLOSED,
+    **{closed: frozenset() for closed in CLOSED},
+}
+
+
+class StatusBucket(StrEnum):
+    """The three coarse statuses that lists filter by."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
+def bucket(status: RunStatus) -> StatusBucket:
+    """The coarse status of a status."""
+    if status is RunStatus.COMPLETED:
+        return StatusBucket.COMPLETED
+    return StatusBucket.FAILED if status in CLOSED else StatusBucket.RUNNING

@@ -1,0 +1,157 @@
+"""The workflow task of a run: at most one is pending or leased at any time."""
+
+from perdure.core.limits import SECOND, WORKFLOW_TASK_BACKOFF_MAX
+from perdure.core.payload import Frame
+from perdure.core.rejection import (
+    LeaseExpired,
+    LeaseOwnerMismatch,
+    RunClosed,
+    TaskNotFound,
+    TaskNotLeased,
+    WorkflowTaskAttemptMismatch,
+)
+from perdure.core.run import reframe
+from perdure.core.run.closing import stop_details
+from perdure.core.run.deadline import arm
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import (
+    WORKFLOW_TASK,
+    Lease,
+    Run,
+    TaskReceipt,
+    TaskState,
+    WorkflowTask,
+)
+
+
+def request_task(run: Run, moment: Moment, resume: dict[str, str | int] | None = None) -> None:
+    """Wake the run, unless a task of it is on its way already."""
+    if run.task is not None:
+        return
+    run.task_count += 1
+    run.task = WorkflowTask(
+        number=run.task_count, available_at=moment.now, resume={} if resume is None else resume
+    )
+    run.unsaved.ready[WORKFLOW_TASK] = True
+
+
+def lease_task(
+    run: Run, moment: Moment, *, owner: str, timeout: int, frame: Frame, runtime: str
+) -> WorkflowTask:
+    """Grant the ready workflow task to a worker. The history is frozen while the lease lasts."""
+    task = run.task
+    assert task is not None and task.state is TaskState.READY, "only a ready task can be leased"
+    if run.plain_input is not None:
+        _freeze_input(run, frame)
+    if runtime != "python":
+        run.keeps_signals = True
+    task.state = TaskState.LEASED
+    task.attempt += 1
+    task.lease = Lease(owner, moment.now, moment.now + timeout)
+    task.snapshot = run.history_count
+    withdraw(run, WORKFLOW_TASK)
+    arm(run, task.lease.expires_at)
+    return task
+
+
+def require_lease(
+    run: Run, moment: Moment, *, number: int, owner: str, attempt: int
+) -> WorkflowTask:
+    """The leased task that a report speaks of. Refuses strangers, latecomers and old attempts."""
+    if not 1 <= number <= run.task_count:
+        raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
+    task = run.task
+    if task is None or task.number != number or task.lease is None:
+        if run.is_closed:
+            raise RunClosed(f"run {run.run_id} is {run.status}", **stop_details(run))
+        raise TaskNotLeased(f"workflow task {number} of run {run.run_id} is not leased")
+    lease = task.lease
+    if lease.expires_at <= moment.now:
+        raise LeaseExpired(
+            f"the lease of workflow task {number} has expired",
+            task_status="leased",
+            lease_owner=lease.owner,
+            lease_expires_at=lease.expires_at,
+        )
+    if lease.owner != owner:
+        raise LeaseOwnerMismatch(
+            f"workflow task {number} is leased by {lease.owner}", lease_owner=lease.owner
+        )
+    if task.attempt != attempt:
+        raise WorkflowTaskAttemptMismatch(
+            f"workflow task {number} is at attempt {task.attempt}", current_attempt=task.attempt
+        )
+    return task
+
+
+def find_receipt(run: Run, *, number: int, owner: str, attempt: int) -> TaskReceipt | None:
+    """The recorded end of a task, when a report of it is repeated."""
+    receipt = run.last_task
+    if receipt is None or (receipt.number, receipt.owner, receipt.attempt) != (
+        number,
+        owner,
+        attempt,
+    ):
+        return None
+    return receipt
+
+
+def renew_task(run: Run, moment: Moment, task: WorkflowTask, timeout: int) -> int:
+    """Extend the lease and return its new end."""
+    assert task.lease is not None
+    task.lease.expires_at = moment.now + timeout
+    arm(run, task.lease.expires_at)
+    return task.lease.expires_at
+
+
+def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
+    """Take the task away and remember how it ended."""
+    assert task.lease is not None
+    receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, outcome, [])
+    run.last_task = receipt
+    run.task = None
+    return receipt
+
+
+def retry_task(run: Run, moment: Moment, message: str) -> None:
+    """The worker failed the task: the run stays open and the same task comes again, later."""
+    task = run.task
+    assert task is not None
+    task.failures += 1
+    task.failure_message = message
+    delay = min(SECOND << min(task.failures - 1, 16), WORKFLOW_TASK_BACKOFF_MAX)
+    task.lease = None
+    task.state = TaskState.DELAYED
+    task.available_at = moment.now + delay
+    arm(run, task.available_at)
+
+
+def release_task(run: Run, moment: Moment) -> None:
+    """The lease ended without a report: the task is ready again."""
+    task = run.task
+    assert task is not None
+    task.lease = None
+    task.state = TaskState.READY
+    task.available_at = moment.now
+    run.unsaved.ready[WORKFLOW_TASK] = True
+
+
+def withdraw(run: Run, place: int) -> None:
+    """Take a task out of sight of the pollers."""
+    if run.unsaved.ready.get(place):
+        # It became ready in this beat; the disk never knew.
+        del run.unsaved.ready[place]
+    else:
+        run.unsaved.ready[place] = False
+
+
+def _freeze_input(run: Run, frame: Frame) -> None:
+    """Encode input that came as plain JSON for the first worker that reads it."""
+    plain = run.plain_input
+    assert plain is not None
+    run.plain_input = None
+    if run.frame == frame.value:
+        return
+    run.frame = frame.value
+    run.arguments = reframe.plain_envelope(plain, frame)
+    reframe.rewrite_start(run)

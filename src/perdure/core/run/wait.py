@@ -1,0 +1,199 @@
+"""Waits of the code for a condition or a signal: opened, re-opened, satisfied, timed out."""
+
+from typing import Any
+
+from perdure.core import instant
+from perdure.core.limits import SECOND
+from perdure.core.run.command import OpenConditionWait, OpenSignalWait
+from perdure.core.run.deadline import arm
+from perdure.core.run.history import held, raw, record, with_metadata
+from perdure.core.run.moment import Moment
+from perdure.core.run.settle import drop_operation, resolve
+from perdure.core.run.state import ConditionWait, Metadata, Run, SignalWait, WorkflowTask
+
+
+def open_condition_wait(
+    run: Run,
+    moment: Moment,
+    command: OpenConditionWait,
+    sequence: int,
+    metadata: Metadata | None,
+) -> ConditionWait:
+    """Every opening is a new wait with its full time-out, also when it repeats the last one."""
+    wait = ConditionWait(
+        sequence=sequence,
+        metadata=metadata,
+        wait_id=moment.ids.ulid().upper(),
+        opened_at=moment.now,
+        key=command.key,
+        fingerprint=command.fingerprint,
+        timeout_seconds=command.timeout_seconds,
+    )
+    run.operations[sequence] = wait
+    run.unsaved.operations.add(sequence)
+    record(
+        run,
+        moment,
+        "ConditionWaitOpened",
+        with_metadata({**_condition(wait), "timeout_seconds": wait.timeout_seconds}, wait),
+    )
+    if command.timeout_seconds is not None:
+        _start_timeout(run, moment, wait)
+    if metadata is None:
+        run.wait = sequence
+    return wait
+
+
+def open_signal_wait(
+    run: Run, moment: Moment, command: OpenSignalWait, sequence: int
+) -> SignalWait:
+    """Wait for one signal. One that came before keeps the name it was received under."""
+    kept = next((s for s in run.unapplied if s.name == command.signal_name), None)
+    wait = SignalWait(
+        sequence=sequence,
+        wait_id=moment.ids.ulid().upper() if kept is None else f"signal-command:{kept.command_id}",
+        opened_at=moment.now,
+        signal_name=command.signal_name,
+        timeout_seconds=command.timeout_seconds,
+    )
+    run.operations[sequence] = wait
+    run.unsaved.operations.add(sequence)
+    run.wait = sequence
+    run.keeps_signals = True
+    record(
+        run,
+        moment,
+        "SignalWaitOpened",
+        {
+            "sequence": sequence,
+            "signal_wait_id": wait.wait_id,
+            "signal_name": wait.signal_name,
+            "timeout_seconds": wait.timeout_seconds,
+        },
+    )
+    if command.timeout_seconds is not None:
+        _start_timeout(run, moment, wait)
+    return wait
+
+
+def close_wait_before(
+    run: Run, moment: Moment, task: WorkflowTask, reopening: OpenConditionWait | None
+) -> None:
+    """The worker moved on, or asks the same question again; settle the open wait either way."""
+    if run.wait is None:
+        return
+    wait = run.operations.get(run.wait)
+    if isinstance(wait, SignalWait):
+        if wait.signal is not None:
+            _apply_signal(run, moment, wait)
+        return
+    if not isinstance(wait, ConditionWait):
+        return
+    if reopening is not None and (reopening.key, reopening.fingerprint) == (
+        wait.key,
+        wait.fingerprint,
+    ):
+        # Superseded without a word: the predicate may have been true in between, or not.
+        drop_operation(run, wait.sequence)
+        return
+    record(
+        run,
+        moment,
+        "ConditionWaitSatisfied",
+        {
+            **_condition(wait),
+            "timer_id": wait.timer_id,
+            "timeout_seconds": wait.timeout_seconds,
+            "workflow_signal_id": task.resume.get("workflow_signal_id"),
+            "signal_name": task.resume.get("signal_name"),
+        },
+    )
+    _cancel_timeout(run, moment, wait)
+    drop_operation(run, wait.sequence)
+
+
+def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+    """The time-out of an open wait is due."""
+    if isinstance(wait, ConditionWait):
+        outcome = held(
+            "ConditionWaitTimedOut",
+            {
+                **_condition(wait),
+                "timer_id": wait.timer_id,
+                "timeout_seconds": wait.timeout_seconds,
+            },
+            wait,
+        )
+    else:
+        fired_at = instant.text(moment.now)
+        outcome = held("TimerFired", {**_timeout_timer(wait), "fired_at": fired_at}, wait)
+    resolve(run, wait, outcome)
+
+
+def _apply_signal(run: Run, moment: Moment, wait: SignalWait) -> None:
+    signal = wait.signal
+    assert signal is not None
+    if wait.timer_id is not None:
+        _cancel_timeout(run, moment, wait)
+    record(
+        run,
+        moment,
+        "SignalApplied",
+        {
+            "workflow_command_id": signal.command_id,
+            "signal_id": signal.signal_id,
+            "signal_name": signal.name,
+            "signal_wait_id": wait.wait_id,
+            "sequence": wait.sequence,
+            "value": raw(signal.arguments),
+        },
+    )
+    drop_operation(run, wait.sequence)
+
+
+def _start_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+    assert wait.timeout_seconds is not None
+    wait.timer_id = moment.ids.ulid()
+    wait.fire_at = moment.now + wait.timeout_seconds * SECOND
+    record(run, moment, "TimerScheduled", with_metadata(_timeout_timer(wait), wait))
+    arm(run, wait.fire_at)
+
+
+def _cancel_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+    if wait.timer_id is None:
+        return
+    cancelled_at = instant.text(moment.now)
+    payload = {**_timeout_timer(wait), "cancelled_at": cancelled_at}
+    record(run, moment, "TimerCancelled", with_metadata(payload, wait))
+
+
+def _timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
+    timer = {
+        "sequence": wait.sequence,
+        "timer_id": wait.timer_id,
+        "delay_seconds": wait.timeout_seconds,
+        "fire_at": instant.text_or_none(wait.fire_at),
+    }
+    if isinstance(wait, ConditionWait):
+        return {
+            **timer,
+            "timer_kind": "condition_timeout",
+            "condition_wait_id": wait.wait_id,
+            "condition_key": wait.key,
+            "condition_definition_fingerprint": wait.fingerprint,
+        }
+    return {
+        **timer,
+        "timer_kind": "signal_timeout",
+        "signal_wait_id": wait.wait_id,
+        "signal_name": wait.signal_name,
+    }
+
+
+def _condition(wait: ConditionWait) -> dict[str, Any]:
+    return {
+        "sequence": wait.sequence,
+        "condition_wait_id": wait.wait_id,
+        "condition_key": wait.key,
+        "condition_definition_fingerprint": wait.fingerprint,
+    }

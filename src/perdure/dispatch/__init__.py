@@ -1,0 +1,1 @@
+"""The pulse: parked pollers, deadlines, and readers that wait for news."""

@@ -1,0 +1,73 @@
+"""The one loop in which time passes: it sleeps until something is due, and has it decided."""
+
+import asyncio
+import logging
+
+from perdure.clock import Clock
+from perdure.core.limits import DUE_PER_BEAT_MAX, SECOND
+from perdure.engine.beat import Engine
+from perdure.engine.fleet import ForgetWorkers, is_forgettable
+from perdure.engine.passing import FireDue
+from perdure.store.interface import Unavailable
+
+log = logging.getLogger(__name__)
+
+_IDLE_LOOK = 30 * SECOND
+"""How often to look at the disk even if nobody armed anything."""
+
+
+class DeadlineLoop:
+    """Fires due runs in batches, in the order of their deadlines."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._armed = asyncio.Event()
+        self._next_at: int | None = None
+
+    def arm(self, due_at: int) -> None:
+        """Something is due at an instant; wake earlier if that is earlier than expected."""
+        if self._next_at is None or due_at < self._next_at:
+            self._next_at = due_at
+            self._armed.set()
+
+    async def run(self, engine: Engine) -> None:
+        """Loop for as long as the server lives."""
+        while True:
+            try:
+                await self._fire(engine)
+            except Unavailable as error:
+                log.warning("deadlines wait: %s", error.message)
+                self._next_at = self._clock.now() + error.retry_after_seconds * SECOND
+            await self._sleep()
+
+    async def _fire(self, engine: Engine) -> None:
+        self._next_at = None
+        while due := await engine.store.load_due(self._clock.now(), DUE_PER_BEAT_MAX):
+            results = await asyncio.gather(
+                *(engine.submit(FireDue(run_id)) for run_id in due), return_exceptions=True
+            )
+            failed = [result for result in results if isinstance(result, BaseException)]
+            if failed:
+                # Each was logged where it broke; waiting keeps a broken run from spinning.
+                raise Unavailable("deadline_failed", f"{len(failed)} due runs: {failed[0]}")
+        now = self._clock.now()
+        old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
+        if old:
+            engine.send(ForgetWorkers(old))
+        on_disk = await engine.store.find_next_due()
+        if on_disk is not None:
+            self.arm(on_disk)
+
+    async def _sleep(self) -> None:
+        self._armed.clear()
+        now = self._clock.now()
+        wake_at = min(self._next_at or now + _IDLE_LOOK, now + _IDLE_LOOK)
+        if wake_at <= now:
+            return
+        timer = asyncio.ensure_future(self._clock.sleep(wake_at - now))
+        armed = asyncio.ensure_future(self._armed.wait())
+        try:
+            await asyncio.wait({timer, armed}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            armed.cancel()

@@ -1,0 +1,112 @@
+"""A leased task as it is handed to a poller: a copy, since its run goes on changing."""
+
+from msgspec import Struct
+
+from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.state import (
+    Activity,
+    ActivityTimeouts,
+    RetryPolicy,
+    Run,
+    activity_task_id,
+    workflow_task_id,
+)
+from perdure.engine.workflow_tasks import page_of
+
+
+class WorkflowDelivery(Struct, frozen=True, kw_only=True):
+    """A leased workflow task. `events` is None when its first page must be read from disk."""
+
+    task_id: str
+    run_id: str
+    workflow_id: str
+    workflow_type: str
+    queue: str
+    number: int
+    attempt: int
+    owner: str
+    lease_expires_at: int
+    arguments: bytes
+    run_status: str
+    history_count: int
+    page_size: int
+    events: list[bytes] | None
+    resume: dict[str, str | int]
+    build_id: str | None
+
+
+class ActivityDelivery(Struct, frozen=True, kw_only=True):
+    """A leased attempt of an activity."""
+
+    task_id: str
+    run_id: str
+    workflow_id: str
+    sequence: int
+    execution_id: str
+    attempt_id: str
+    attempt: int
+    activity_type: str
+    queue: str
+    owner: str
+    lease_expires_at: int
+    arguments: bytes
+    retry: RetryPolicy | None
+    timeouts: ActivityTimeouts
+    deadlines: dict[str, int]
+
+
+Delivery = WorkflowDelivery | ActivityDelivery
+
+
+def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery:
+    """Copy a workflow task that was just leased."""
+    task = run.task
+    assert task is not None
+    lease = task.lease
+    assert lease is not None
+    return WorkflowDelivery(
+        task_id=workflow_task_id(run, task),
+        run_id=run.run_id,
+        workflow_id=run.workflow_id,
+        workflow_type=run.workflow_type,
+        queue=run.queue,
+        number=task.number,
+        attempt=task.attempt,
+        owner=lease.owner,
+        lease_expires_at=lease.expires_at,
+        arguments=run.arguments,
+        run_status=run.status.value,
+        history_count=run.history_count,
+        page_size=page_size,
+        events=page_of(run, after=0, limit=page_size).events,
+        resume=task.resume,
+        build_id=run.build_id,
+    )
+
+
+def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
+    """Copy an attempt that was just leased."""
+    lease = activity.lease
+    assert lease is not None
+    deadlines = {kind: at for kind, at in activity_deadlines(activity) if kind != "lease"}
+    if run.run_deadline_at is not None:
+        deadlines["run"] = run.run_deadline_at
+    if run.execution_deadline_at is not None:
+        deadlines["execution"] = run.execution_deadline_at
+    return ActivityDelivery(
+        task_id=activity_task_id(run, activity),
+        run_id=run.run_id,
+        workflow_id=run.workflow_id,
+        sequence=activity.sequence,
+        execution_id=activity.execution_id,
+        attempt_id=activity.attempt_id,
+        attempt=activity.attempt,
+        activity_type=activity.activity_type,
+        queue=activity.queue,
+        owner=lease.owner,
+        lease_expires_at=lease.expires_at,
+        arguments=activity.arguments,
+        retry=activity.retry,
+        timeouts=activity.timeouts,
+        deadlines=deadlines,
+    )

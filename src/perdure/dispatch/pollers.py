@@ -1,0 +1,143 @@
+"""Parked polls. A poll that finds nothing costs one small object, no thread and no query.
+
+A hint that tasks of some name are ready on disk is kept per queue; a poller that can take one makes the
+engine look. Correctness never depends on it: rows and conditions decide in the beat.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.limits import PARKED_POLLS_MAX
+from perdure.core.rejection import LongPollCapacityExhausted
+from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
+from perdure.engine.matching import Poller
+from perdure.store.interface import QueueKey
+
+
+class ParkedPoller:
+    """One poll that waits for a task."""
+
+    __slots__ = ("answer", "key", "names", "on_abandoned", "page_size", "worker")
+
+    def __init__(
+        self,
+        *,
+        key: QueueKey,
+        worker: Worker,
+        names: frozenset[str],
+        page_size: int,
+        on_abandoned: Callable[[Delivery], None],
+    ) -> None:
+        self.key = key
+        self.worker = worker
+        self.names = names
+        self.page_size = page_size
+        self.on_abandoned = on_abandoned
+        self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+
+    def granted(self, run: Run, place: int) -> None:
+        if place == WORKFLOW_TASK:
+            delivery: Delivery = deliver_workflow_task(run, self.page_size)
+        else:
+            activity = run.operations[place]
+            assert isinstance(activity, Activity)
+            delivery = deliver_activity(run, activity)
+        if self.answer.done():
+            self.on_abandoned(delivery)
+        else:
+            self.answer.set_result(delivery)
+
+
+class PollerYard:
+    """Every parked poller of this process, by queue, the longest waiting first."""
+
+    def __init__(self) -> None:
+        self._parked: dict[QueueKey, OrderedDict[int, ParkedPoller]] = {}
+        self._count = 0
+        self._ready: dict[QueueKey, set[str]] = {}
+        self._claiming: set[QueueKey] = set()
+        self._claim: Callable[[QueueKey], None] = lambda key: None
+
+    def connect(self, claim: Callable[[QueueKey], None]) -> None:
+        """Say how to make the engine look for ready tasks of a queue."""
+        self._claim = claim
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def park(self, poller: ParkedPoller) -> None:
+        if self._count >= PARKED_POLLS_MAX:
+            raise LongPollCapacityExhausted(f"{self._count} polls are parked already")
+        self._parked.setdefault(poller.key, OrderedDict())[id(poller)] = poller
+        self._count += 1
+        if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
+            self._look(poller.key)
+
+    def leave(self, poller: ParkedPoller) -> None:
+        """Take a poller away that waits no longer; one that was reserved is gone already."""
+        parked = self._parked.get(poller.key)
+        if parked is not None and parked.pop(id(poller), None) is not None:
+            self._count -= 1
+            if not parked:
+                del self._parked[poller.key]
+
+    def release_all(self) -> None:
+        """Answer every parked poll with nothing: the server is about to stop."""
+        for parked in list(self._parked.values()):
+            for poller in list(parked.values()):
+                if not poller.answer.done():
+                    poller.answer.cancel()
+
+    # For the engine ------------------------------------------------------------------------------
+
+    def reserve(self, key: QueueKey, name: str) -> ParkedPoller | None:
+        parked = self._parked.get(key)
+        if not parked:
+            return None
+        for poller in parked.values():
+            if name in poller.names:
+                self.leave(poller)
+                return poller
+        return None
+
+    def restore(self, poller: Poller) -> None:
+        assert isinstance(poller, ParkedPoller)
+        if not poller.answer.done():
+            parked = self._parked.setdefault(poller.key, OrderedDict())
+            parked[id(poller)] = poller
+            parked.move_to_end(id(poller), last=False)
+            self._count += 1
+
+    def offered(self, key: QueueKey, name: str) -> None:
+        self._ready.setdefault(key, set()).add(name)
+        if any(name in poller.names for poller in self._parked.get(key, {}).values()):
+            self._look(key)
+
+    def wanted(self, key: QueueKey) -> tuple[set[str], int]:
+        parked: Mapping[int, ParkedPoller] = self._parked.get(key, {})
+        ready = self._ready.get(key, set())
+        names = {name for poller in parked.values() for name in poller.names if name in ready}
+        return names, len(parked)
+
+    def exhausted(self, key: QueueKey, names: set[str]) -> None:
+        ready = self._ready.get(key)
+        if ready is not None:
+            ready -= names
+            if not ready:
+                del self._ready[key]
+
+    def claimed(self, key: QueueKey) -> None:
+        """The engine has looked; look again if somebody still waits for what is there."""
+        self._claiming.discard(key)
+        names, _ = self.wanted(key)
+        if names:
+            self._look(key)
+
+    def _look(self, key: QueueKey) -> None:
+        if key not in self._claiming:
+            self._claiming.add(key)
+            self._claim(key)

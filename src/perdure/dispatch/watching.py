@@ -1,0 +1,46 @@
+"""Readers who wait for news of a run."""
+
+import asyncio
+
+from perdure.core.limits import HISTORY_WATCHERS_MAX
+from perdure.core.rejection import LongPollCapacityExhausted
+from perdure.core.run.state import Run
+
+
+class Watchers:
+    """Wakes everybody who waits for a run when it has changed."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._count = 0
+
+    async def wait(self, run_id: str, timeout_seconds: float) -> None:
+        """Return when the run has changed, or when the time is up."""
+        if self._count >= HISTORY_WATCHERS_MAX:
+            raise LongPollCapacityExhausted(f"{self._count} readers wait already")
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run_id, set()).add(future)
+        self._count += 1
+        try:
+            await asyncio.wait_for(future, timeout_seconds)
+        except TimeoutError:
+            return
+        finally:
+            self._count -= 1
+            waiting = self._waiting.get(run_id)
+            if waiting is not None:
+                waiting.discard(future)
+                if not waiting:
+                    del self._waiting[run_id]
+
+    def changed(self, run: Run) -> None:
+        for future in self._waiting.get(run.run_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def release_all(self) -> None:
+        """The server is about to stop: everybody reads what there is."""
+        for waiting in self._waiting.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)

@@ -1,0 +1,1 @@
+"""The beat: load, decide, match, commit once, then answer and wake."""

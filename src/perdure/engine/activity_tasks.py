@@ -1,0 +1,238 @@
+"""Operations of workers on activity tasks."""
+
+import msgspec
+from msgspec import Struct
+
+from perdure.core.payload import Frame, PayloadError, encode
+from perdure.core.rejection import InvalidRequest, TaskNotFound
+from perdure.core.run.activity import (
+    Reported,
+    Standing,
+    complete_activity,
+    fail_activity,
+    heartbeat_activity,
+    redeliver_activity,
+    renew_activity,
+    require_attempt,
+    standing,
+)
+from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.reframe import envelope_json
+from perdure.core.run.state import Activity, Run, TaskState, activity_task_id, workflow_task_id
+from perdure.engine.operation import Operation
+from perdure.engine.world import World
+
+
+class AttemptRef(Struct, frozen=True, kw_only=True):
+    """Which attempt a worker speaks of."""
+
+    namespace: str
+    run_id: str
+    sequence: int
+    attempt_id: str
+    owner: str
+
+
+class AttemptOperation(Operation):
+    """A report on a leased attempt."""
+
+    __slots__ = ("_ref",)
+
+    def __init__(self, ref: AttemptRef) -> None:
+        self._ref = ref
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._ref.run_id,)
+
+    def require_run(self, world: World) -> Run:
+        run = world.runs.get(self._ref.run_id)
+        if run is None or run.namespace != self._ref.namespace:
+            raise TaskNotFound("the activity task does not exist")
+        return run
+
+    def require_activity(self, run: Run) -> Activity:
+        ref = self._ref
+        return require_attempt(
+            run, sequence=ref.sequence, attempt_id=ref.attempt_id, owner=ref.owner
+        )
+
+
+class Recorded(Struct, frozen=True):
+    """An outcome that was taken; `next_task_id` is what it led to."""
+
+    next_task_id: str | None
+
+
+class CompleteActivity(AttemptOperation):
+    """The attempt has a result: an encoded payload, or plain JSON to be encoded."""
+
+    __slots__ = ("_plain", "_result")
+    name = "complete_activity"
+
+    def __init__(self, ref: AttemptRef, result: bytes | None, *, plain: bool = False) -> None:
+        super().__init__(ref)
+        self._result = result
+        self._plain = plain
+
+    def decide(self, world: World) -> Recorded:
+        run = self.require_run(world)
+        activity = self.require_activity(run)
+        result = self._result
+        if self._plain and result is not None:
+            result = _encode_plain(result, Frame(run.frame))
+        complete_activity(run, world.moment, activity, result)
+        world.changed(run)
+        return Recorded(_next_workflow_task(run))
+
+
+class FailActivity(AttemptOperation):
+    """The attempt failed."""
+
+    __slots__ = ("_failure",)
+    name = "fail_activity"
+
+    def __init__(self, ref: AttemptRef, failure: Reported) -> None:
+        super().__init__(ref)
+        self._failure = failure
+
+    def decide(self, world: World) -> Recorded:
+        run = self.require_run(world)
+        activity = self.require_activity(run)
+        retried = fail_activity(run, world.moment, activity, self._failure)
+        world.changed(run)
+        return Recorded(activity_task_id(run, activity) if retried else _next_workflow_task(run))
+
+
+def _encode_plain(result: bytes, frame: Frame) -> bytes:
+    try:
+        return envelope_json(encode(msgspec.json.decode(result), frame))
+    except PayloadError as error:
+        raise InvalidRequest("result", error.message) from None
+
+
+def _next_workflow_task(run: Run) -> str | None:
+    return None if run.task is None else workflow_task_id(run, run.task)
+
+
+class AttemptView(Struct, frozen=True, kw_only=True):
+    """How an attempt stands, for a worker that asks."""
+
+    can_continue: bool
+    cancel_requested: bool
+    reason: str | None
+    recorded: bool = False
+    workflow_id: str = ""
+    execution_id: str | None = None
+    attempt_number: int | None = None
+    lease_expires_at: int | None = None
+    heartbeat_at: int | None = None
+    deadlines: dict[str, int] = {}
+    run_closed_reason: str | None = None
+    run_closed_at: int | None = None
+
+
+class HeartbeatActivity(AttemptOperation):
+    """A sign of life with progress. Answers whether to go on, never with an error for a stop."""
+
+    __slots__ = ("_progress", "_timeout")
+    name = "heartbeat_activity"
+
+    def __init__(self, ref: AttemptRef, *, timeout: int, progress: bytes | None) -> None:
+        super().__init__(ref)
+        self._timeout = timeout
+        self._progress = progress
+
+    def decide(self, world: World) -> AttemptView:
+        run = self.require_run(world)
+        stand = _standing(run, self._ref)
+        if stand.activity is None:
+            return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
+        heartbeat_activity(
+            run, world.moment, stand.activity, timeout=self._timeout, progress=self._progress
+        )
+        world.changed(run)
+        return _view(run, stand.activity, recorded=True)
+
+
+class RenewActivity(AttemptOperation):
+    """The worker's runtime keeps its claim; says nothing about progress."""
+
+    __slots__ = ("_timeout",)
+    name = "renew_activity"
+
+    def __init__(self, ref: AttemptRef, *, timeout: int) -> None:
+        super().__init__(ref)
+        self._timeout = timeout
+
+    def decide(self, world: World) -> AttemptView:
+        run = self.require_run(world)
+        activity = self.require_activity(run)
+        renew_activity(run, world.moment, activity, timeout=self._timeout)
+        world.changed(run)
+        return _view(run, activity)
+
+
+class AskActivity(AttemptOperation):
+    """The worker only asks how its attempt stands."""
+
+    __slots__ = ()
+    name = "ask_activity"
+
+    def decide(self, world: World) -> AttemptView:
+        run = self.require_run(world)
+        stand = _standing(run, self._ref)
+        if stand.activity is None:
+            return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
+        return _view(run, stand.activity)
+
+
+class ReleaseActivity(AttemptOperation):
+    """The poll that was to receive this lease is gone: nobody works on it."""
+
+    __slots__ = ()
+    name = "release_activity"
+
+    def decide(self, world: World) -> None:
+        run = world.runs.get(self._ref.run_id)
+        activity = None if run is None else run.operations.get(self._ref.sequence)
+        if run is None or not isinstance(activity, Activity):
+            return
+        lease = activity.lease
+        if lease is None or activity.state is not TaskState.LEASED:
+            return
+        if (lease.owner, activity.attempt_id) != (self._ref.owner, self._ref.attempt_id):
+            return
+        redeliver_activity(run, world.moment, activity)
+        world.changed(run)
+
+
+def _standing(run: Run, ref: AttemptRef) -> Standing:
+    return standing(run, sequence=ref.sequence, attempt_id=ref.attempt_id, owner=ref.owner)
+
+
+def _view(run: Run, activity: Activity, *, recorded: bool = False) -> AttemptView:
+    lease = activity.lease
+    assert lease is not None
+    return AttemptView(
+        can_continue=True,
+        cancel_requested=False,
+        reason=None,
+        recorded=recorded,
+        workflow_id=run.workflow_id,
+        execution_id=activity.execution_id,
+        attempt_number=activity.attempt,
+        lease_expires_at=lease.expires_at,
+        heartbeat_at=activity.heartbeat_at,
+        deadlines={k: at for k, at in activity_deadlines(activity) if k != "lease"},
+    )
+
+
+def _stopped(run: Run, reason: str | None, *, cancel_requested: bool) -> AttemptView:
+    return AttemptView(
+        can_continue=False,
+        cancel_requested=cancel_requested,
+        reason=reason,
+        workflow_id=run.workflow_id,
+        run_closed_reason=run.closed_reason,
+        run_closed_at=run.closed_at,
+    )

@@ -1,0 +1,79 @@
+"""Recently used runs, kept in memory within a bound of bytes.
+
+One process owns a SQLite file, so what is cached is what is on disk. A run whose beat failed is
+dropped here and loaded again.
+"""
+
+from collections import OrderedDict
+
+from perdure.core.limits import RUN_CACHE_BYTES_MAX, RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.run.state import Run
+
+_RUN_BYTES = 3_000
+_OPERATION_BYTES = 1_200
+
+
+class RunCache:
+    """The least recently used run goes first when memory is short."""
+
+    def __init__(self, bytes_max: int = RUN_CACHE_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._runs: OrderedDict[str, tuple[Run, int]] = OrderedDict()
+
+    def find(self, run_id: str) -> Run | None:
+        found = self._runs.get(run_id)
+        if found is None:
+            return None
+        self._runs.move_to_end(run_id)
+        return found[0]
+
+    def keep(self, run: Run) -> None:
+        """Hold a run as it now is on disk."""
+        _trim(run)
+        size = _size(run)
+        known = self._runs.pop(run.run_id, None)
+        if known is not None:
+            self._bytes -= known[1]
+        self._runs[run.run_id] = (run, size)
+        self._bytes += size
+        while self._bytes > self._bytes_max and len(self._runs) > 1:
+            _, (_, freed) = self._runs.popitem(last=False)
+            self._bytes -= freed
+
+    def drop(self, run_id: str) -> None:
+        """Forget a run that may differ from the disk."""
+        known = self._runs.pop(run_id, None)
+        if known is not None:
+            self._bytes -= known[1]
+
+    def clear(self) -> None:
+        self._runs.clear()
+        self._bytes = 0
+
+    @property
+    def bytes_held(self) -> int:
+        return self._bytes
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
+def _trim(run: Run) -> None:
+    if run.is_closed:
+        # Nobody replays a closed run from here; readers take its history from disk.
+        run.events, run.events_bytes, run.arguments = [], 0, b"null"
+        return
+    while run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
+        gone, run.events = run.events[: len(run.events) // 2], run.events[len(run.events) // 2 :]
+        run.events_bytes -= sum(map(len, gone))
+
+
+def _size(run: Run) -> int:
+    operations = (
+        sum(_OPERATION_BYTES + len(getattr(o, "arguments", b"")) for o in run.operations.values())
+        if len(run.operations) < 50
+        else _OPERATION_BYTES * len(run.operations)
+    )
+    inbox = sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
+    return _RUN_BYTES + run.events_bytes + len(run.arguments) + operations + inbox

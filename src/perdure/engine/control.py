@@ -1,0 +1,178 @@
+"""Operations of clients: start, signal, cancel, terminate."""
+
+from msgspec import Struct
+
+from perdure.core.rejection import DuplicateNotAllowed, RequestIdConflict
+from perdure.core.run.close import cancel_run, terminate_run
+from perdure.core.run.message import accept_signal, require_active
+from perdure.core.run.start import StartRequest, start_run
+from perdure.core.run.state import Run
+from perdure.engine.operation import Operation
+from perdure.engine.world import World
+from perdure.store.interface import Instance, Receipt, ReceiptKey
+
+
+class Started(Struct, frozen=True):
+    """A run that is open under the wanted id, new or not."""
+
+    run_id: str
+    workflow_type: str
+    status: str
+    business_key: str | None
+    is_new: bool
+
+
+class StartWorkflow(Operation):
+    """Open a run of an id that has none."""
+
+    __slots__ = ("_request", "_use_existing")
+    name = "start"
+
+    def __init__(self, request: StartRequest, *, use_existing: bool) -> None:
+        self._request = request
+        self._use_existing = use_existing
+
+    def instances(self) -> tuple[Instance, ...]:
+        return (Instance(self._request.namespace, self._request.workflow_id),)
+
+    def decide(self, world: World) -> Started:
+        existing = world.find_current(self.instances()[0])
+        if existing is None:
+            run = start_run(self._request, world.moment)
+            world.opened(run)
+            return _started(run, is_new=True)
+        if self._use_existing and not existing.is_closed:
+            return _started(existing, is_new=False)
+        raise DuplicateNotAllowed(
+            f"workflow {existing.workflow_id} was started already",
+            run_id=existing.run_id,
+            workflow_type=existing.workflow_type,
+            outcome="rejected_duplicate",
+            rejection_reason="instance_already_started",
+        )
+
+
+def _started(run: Run, *, is_new: bool) -> Started:
+    return Started(run.run_id, run.workflow_type, run.status.value, run.business_key, is_new)
+
+
+class CommandTarget(Struct, frozen=True, kw_only=True):
+    """Which run a command is meant for, and the identity under which it may be repeated."""
+
+    instance: Instance
+    run_id: str | None = None
+    request_id: str | None = None
+    digest: str = ""
+
+
+class Commanded(Struct, frozen=True):
+    """An accepted command, now or, when `retained`, before."""
+
+    run_id: str
+    workflow_type: str
+    command_id: str
+    outcome: str
+    retained: bool = False
+
+
+class RunCommand(Operation):
+    """A command to the newest run of an id. A repeated request id gets the recorded answer."""
+
+    __slots__ = ("_target",)
+    kind = "command"
+
+    def __init__(self, target: CommandTarget) -> None:
+        self._target = target
+
+    def instances(self) -> tuple[Instance, ...]:
+        return (self._target.instance,)
+
+    def run_ids(self) -> tuple[str, ...]:
+        return () if self._target.run_id is None else (self._target.run_id,)
+
+    def receipts(self) -> tuple[ReceiptKey, ...]:
+        target = self._target
+        if target.request_id is None:
+            return ()
+        return (ReceiptKey(*target.instance, self.kind, target.request_id),)
+
+    def decide(self, world: World) -> Commanded:
+        target = self._target
+        receipt = world.receipts.get(self.receipts()[0]) if target.request_id else None
+        if receipt is not None:
+            return self._repeat(world, receipt)
+        run = world.require_target(target.instance, target.run_id)
+        require_active(run)
+        command_id, outcome = self.apply(world, run)
+        if target.request_id is not None:
+            recorded = Receipt(target.digest, run.run_id, command_id, outcome, world.moment.now)
+            world.put_receipt(self.receipts()[0], recorded)
+        world.changed(run)
+        return Commanded(run.run_id, run.workflow_type, command_id, outcome)
+
+    def apply(self, world: World, run: Run) -> tuple[str, str]:
+        """Do it; returns the command's id and outcome."""
+        raise NotImplementedError
+
+    def _repeat(self, world: World, receipt: Receipt) -> Commanded:
+        target = self._target
+        if receipt.digest != target.digest:
+            raise RequestIdConflict(
+                f"request id {target.request_id} was used for another {self.kind}",
+                request_id=target.request_id,
+                retained_command_id=receipt.command_id,
+                retained_command_type=self.kind,
+                retained_outcome=receipt.outcome,
+                conflict=["arguments"],
+            )
+        run = world.find_current(target.instance)
+        workflow_type = "" if run is None else run.workflow_type
+        return Commanded(receipt.run_id, workflow_type, receipt.command_id, receipt.outcome, True)
+
+
+class SignalRun(RunCommand):
+    """Send a signal."""
+
+    __slots__ = ("_arguments", "_name")
+    name = kind = "signal"
+
+    def __init__(self, target: CommandTarget, *, name: str, arguments: bytes | None) -> None:
+        super().__init__(target)
+        self._name = name
+        self._arguments = arguments
+
+    def apply(self, world: World, run: Run) -> tuple[str, str]:
+        signal = accept_signal(run, world.moment, name=self._name, arguments=self._arguments)
+        return signal.command_id, "signal_received"
+
+
+class CancelRun(RunCommand):
+    """Ask a run to end: it is closed at once and its code is not resumed."""
+
+    __slots__ = ("_reason",)
+    name = kind = "cancel"
+
+    def __init__(self, target: CommandTarget, *, reason: str | None) -> None:
+        super().__init__(target)
+        self._reason = reason
+
+    def apply(self, world: World, run: Run) -> tuple[str, str]:
+        command_id = world.moment.ids.ulid()
+        cancel_run(run, world.moment, command_id=command_id, reason=self._reason)
+        return command_id, "cancelled"
+
+
+class TerminateRun(RunCommand):
+    """End a run by force."""
+
+    __slots__ = ("_reason",)
+    name = kind = "terminate"
+
+    def __init__(self, target: CommandTarget, *, reason: str | None) -> None:
+        super().__init__(target)
+        self._reason = reason
+
+    def apply(self, world: World, run: Run) -> tuple[str, str]:
+        command_id = world.moment.ids.ulid()
+        terminate_run(run, world.moment, command_id=command_id, reason=self._reason)
+        return command_id, "terminated"

@@ -1,0 +1,88 @@
+"""Effects of one run on its relatives, as operations of the same beat."""
+
+from typing import assert_never
+
+from perdure.core.run.child import child_closed, child_continued
+from perdure.core.run.close import cancel_run, terminate_run
+from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
+from perdure.engine.operation import Operation
+from perdure.engine.world import World
+
+
+def follow(effect: Effect) -> Operation:
+    """The operation that carries an effect out."""
+    match effect:
+        case TellParent():
+            return ParentLearns(effect)
+        case TellParentContinued():
+            return ParentLearnsContinued(effect)
+        case CloseChild():
+            return ChildCloses(effect)
+        case StartRun():
+            raise AssertionError("a new run is taken in at once")
+        case _:
+            assert_never(effect)
+
+
+class ParentLearns(Operation):
+    """A child has closed."""
+
+    __slots__ = ("_effect",)
+    name = "parent_learns"
+
+    def __init__(self, effect: TellParent) -> None:
+        self._effect = effect
+
+    def run_ids(self) -> tuple[str, ...]:
+        parent = self._effect.child.parent
+        return () if parent is None else (parent.run_id,)
+
+    def decide(self, world: World) -> None:
+        (parent_id,) = self.run_ids()
+        parent = world.runs.get(parent_id)
+        if parent is not None and not parent.is_closed:
+            child_closed(parent, world.moment, self._effect.child, self._effect.output)
+            world.changed(parent)
+
+
+class ParentLearnsContinued(Operation):
+    """A child goes on under a new run."""
+
+    __slots__ = ("_effect",)
+    name = "parent_learns_continued"
+
+    def __init__(self, effect: TellParentContinued) -> None:
+        self._effect = effect
+
+    def run_ids(self) -> tuple[str, ...]:
+        parent = self._effect.child.parent
+        return () if parent is None else (parent.run_id,)
+
+    def decide(self, world: World) -> None:
+        (parent_id,) = self.run_ids()
+        parent = world.runs.get(parent_id)
+        if parent is not None and not parent.is_closed:
+            child_continued(parent, world.moment, self._effect.child, self._effect.successor)
+            world.changed(parent)
+
+
+class ChildCloses(Operation):
+    """The parent's close policy reaches a child."""
+
+    __slots__ = ("_effect",)
+    name = "child_closes"
+
+    def __init__(self, effect: CloseChild) -> None:
+        self._effect = effect
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._effect.run_id,)
+
+    def decide(self, world: World) -> None:
+        child = world.runs.get(self._effect.run_id)
+        if child is None or child.is_closed:
+            return
+        close = terminate_run if self._effect.policy == "terminate" else cancel_run
+        command_id = world.moment.ids.ulid()
+        close(child, world.moment, command_id=command_id, reason=self._effect.reason)
+        world.changed(child)

@@ -1,0 +1,81 @@
+"""Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
+
+from collections.abc import Iterator
+
+from perdure.core.fleet.routing import routing_name
+from perdure.core.run.activity import lease_activity
+from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskState
+from perdure.core.run.task import lease_task
+from perdure.engine.matching import Grant, Matcher, Poller
+from perdure.engine.world import World
+from perdure.store.interface import QueueKey
+
+
+class Granting:
+    """Knows how long leases last."""
+
+    def __init__(self, *, workflow_timeout: int, activity_timeout: int) -> None:
+        self.workflow_timeout = workflow_timeout
+        self.activity_timeout = activity_timeout
+
+    def match(self, world: World, matcher: Matcher) -> None:
+        """Let the tasks that became ready in this beat meet parked pollers."""
+        for run in list(world.touched.values()):
+            if not any(run.unsaved.ready.values()):
+                continue
+            for place, (key, name, is_ready) in zip(
+                list(run.unsaved.ready), list(ready_tasks(run)), strict=True
+            ):
+                if not is_ready:
+                    continue
+                poller = matcher.reserve(key, name)
+                if poller is not None:
+                    self.grant(world, run, place, poller)
+
+    def grant(self, world: World, run: Run, place: int, poller: Poller) -> None:
+        """Lease one ready task to one poller."""
+        world.grants.append(Grant(poller, run, place))
+        worker = poller.worker
+        if place == WORKFLOW_TASK:
+            lease_task(
+                run,
+                world.moment,
+                owner=worker.worker_id,
+                timeout=self.workflow_timeout,
+                frame=worker.frame,
+                runtime=worker.runtime,
+            )
+        else:
+            activity = run.operations[place]
+            assert isinstance(activity, Activity)
+            lease_activity(
+                run,
+                world.moment,
+                activity,
+                owner=worker.worker_id,
+                timeout=self.activity_timeout,
+            )
+        world.changed(run)
+
+
+def ready_tasks(run: Run) -> Iterator[tuple[QueueKey, str, bool]]:
+    """Where each changed task of a run waits, its name, and whether it is ready."""
+    for place, is_ready in run.unsaved.ready.items():
+        if place == WORKFLOW_TASK:
+            name = routing_name(run.workflow_type, run.build_id)
+            yield QueueKey(run.namespace, run.queue, "workflow"), name, is_ready
+            continue
+        activity = run.operations.get(place)
+        if isinstance(activity, Activity):
+            key = QueueKey(run.namespace, activity.queue, "activity")
+            yield key, routing_name(activity.activity_type, run.build_id), is_ready
+        else:
+            yield QueueKey(run.namespace, run.queue, "activity"), "", False
+
+
+def is_ready(run: Run, place: int) -> bool:
+    """Whether a task that the disk calls ready still is."""
+    if place == WORKFLOW_TASK:
+        return run.task is not None and run.task.state is TaskState.READY
+    activity = run.operations.get(place)
+    return isinstance(activity, Activity) and activity.state is TaskState.READY

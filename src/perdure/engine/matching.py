@@ -1,0 +1,50 @@
+"""What the engine asks of those who hold the parked pollers."""
+
+from typing import NamedTuple, Protocol
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.run.state import Run
+from perdure.store.interface import QueueKey
+
+
+class Poller(Protocol):
+    """Somebody who waits for a task."""
+
+    @property
+    def worker(self) -> Worker: ...
+
+    def granted(self, run: Run, place: int) -> None:
+        """The lease is on disk: hand it over. Called at once after the commit."""
+        ...
+
+
+class Grant(NamedTuple):
+    """A lease that is decided and, once committed, handed to its poller."""
+
+    poller: Poller
+    run: Run
+    place: int
+
+
+class Matcher(Protocol):
+    """Keeps parked pollers."""
+
+    def reserve(self, key: QueueKey, name: str) -> Poller | None:
+        """Take a poller that can have a task of this name out of its place."""
+        ...
+
+    def restore(self, poller: Poller) -> None:
+        """Put a reserved poller back: its lease was not committed."""
+        ...
+
+    def offered(self, key: QueueKey, name: str) -> None:
+        """A ready task is on disk and nobody took it yet."""
+        ...
+
+    def wanted(self, key: QueueKey) -> tuple[set[str], int]:
+        """The names that parked pollers of a queue can take, and how many they are."""
+        ...
+
+    def exhausted(self, key: QueueKey, names: set[str]) -> None:
+        """No ready task of these names is left on disk."""
+        ...

@@ -1,0 +1,39 @@
+"""What enters the beat: an operation says what it needs and decides when it has it."""
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from perdure.store.interface import Instance, ReceiptKey, Store
+
+if TYPE_CHECKING:
+    from perdure.engine.world import World
+
+
+class Operation:
+    """One thing to decide. `decide` raises a `Rejection` before it changes anything.
+
+    An operation may be decided more than once: after a failed commit its beat is repeated.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str] = "operation"
+
+    def run_ids(self) -> tuple[str, ...]:
+        """Runs that must be loaded."""
+        return ()
+
+    def instances(self) -> tuple[Instance, ...]:
+        """Workflow ids whose newest run must be loaded."""
+        return ()
+
+    def receipts(self) -> tuple[ReceiptKey, ...]:
+        """Earlier answers that must be known."""
+        return ()
+
+    async def prepare(self, store: Store, world: "World") -> tuple[str, ...]:
+        """Look for what cannot be named beforehand; returns further runs to load."""
+        return ()
+
+    def decide(self, world: "World") -> Any:
+        """Apply the rules to what was loaded and return the reply."""
+        raise NotImplementedError

@@ -1,0 +1,71 @@
+"""Operations that nobody asked for: time passes, and waiting tasks meet late pollers."""
+
+from perdure.core.limits import READY_PER_CLAIM_MAX
+from perdure.core.run.due import fire_due
+from perdure.engine.granting import Granting, is_ready
+from perdure.engine.matching import Matcher
+from perdure.engine.operation import Operation
+from perdure.engine.world import World
+from perdure.store.interface import QueueKey, ReadyTask, Store
+
+
+class FireDue(Operation):
+    """The deadline of a run has come. Firing early or twice does no harm."""
+
+    __slots__ = ("_run_id",)
+    name = "fire_due"
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def decide(self, world: World) -> None:
+        run = world.runs.get(self._run_id)
+        if run is None:
+            return
+        fire_due(run, world.moment)
+        world.changed(run)
+
+
+class ClaimTasks(Operation):
+    """Ready tasks of one queue for its parked pollers."""
+
+    __slots__ = ("_found", "_granting", "_key", "_matcher")
+    name = "claim_tasks"
+
+    def __init__(self, key: QueueKey, matcher: Matcher, granting: Granting) -> None:
+        self._key = key
+        self._matcher = matcher
+        self._granting = granting
+        self._found: list[ReadyTask] = []
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        names, count = self._matcher.wanted(self._key)
+        if not names:
+            self._found = []
+            return ()
+        limit = min(count, READY_PER_CLAIM_MAX)
+        self._found = await store.load_ready(self._key, names, limit)
+        if len(self._found) < limit:
+            self._matcher.exhausted(self._key, names)
+        return tuple(task.run_id for task in self._found)
+
+    def decide(self, world: World) -> int:
+        """Returns how many tasks were found; the same number again may be waiting."""
+        for run_id, place, name in self._found:
+            run = world.runs.get(run_id)
+            if run is None:
+                continue
+            if not is_ready(run, place):
+                # A row that says otherwise would be found again for ever.
+                run.unsaved.ready[place] = False
+                world.changed(run)
+                continue
+            poller = self._matcher.reserve(self._key, name)
+            if poller is not None:
+                self._granting.grant(world, run, place, poller)
+            else:
+                self._matcher.offered(self._key, name)
+        return len(self._found)

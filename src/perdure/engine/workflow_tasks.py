@@ -1,0 +1,190 @@
+"""Operations of workers on workflow tasks."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from perdure.core.rejection import TaskNotFound
+from perdure.core.run.command import Command
+from perdure.core.run.completion import TaskReport, complete_task, fail_task
+from perdure.core.run.settle import settle
+from perdure.core.run.state import Run, TaskReceipt, TaskState
+from perdure.core.run.task import release_task, renew_task, require_lease
+from perdure.engine.operation import Operation
+from perdure.engine.world import World
+
+
+class TaskOperation(Operation):
+    """A report on a leased workflow task of one namespace."""
+
+    __slots__ = ("_namespace", "_report", "_run_id")
+
+    def __init__(self, namespace: str, run_id: str, report: TaskReport) -> None:
+        self._namespace = namespace
+        self._run_id = run_id
+        self._report = report
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def require_run(self, world: World) -> Run:
+        run = world.runs.get(self._run_id)
+        if run is None or run.namespace != self._namespace:
+            raise TaskNotFound("the workflow task does not exist")
+        return run
+
+
+class TaskCompleted(Struct, frozen=True):
+    """How a report was taken."""
+
+    run_id: str
+    run_status: str
+    receipt: TaskReceipt
+
+
+class CompleteWorkflowTask(TaskOperation):
+    """The worker's commands."""
+
+    __slots__ = ("_commands",)
+    name = "complete_workflow_task"
+
+    def __init__(
+        self, namespace: str, run_id: str, report: TaskReport, commands: Sequence[Command]
+    ) -> None:
+        super().__init__(namespace, run_id, report)
+        self._commands = commands
+
+    def decide(self, world: World) -> TaskCompleted:
+        run = self.require_run(world)
+        receipt = complete_task(run, world.moment, self._report, self._commands)
+        world.changed(run)
+        return TaskCompleted(run.run_id, run.status.value, receipt)
+
+
+class FailWorkflowTask(TaskOperation):
+    """The worker cannot go on."""
+
+    __slots__ = ("_failure_type", "_message")
+    name = "fail_workflow_task"
+
+    def __init__(
+        self,
+        namespace: str,
+        run_id: str,
+        report: TaskReport,
+        *,
+        failure_type: str | None,
+        message: str,
+    ) -> None:
+        super().__init__(namespace, run_id, report)
+        self._failure_type = failure_type
+        self._message = message
+
+    def decide(self, world: World) -> TaskCompleted:
+        run = self.require_run(world)
+        receipt = fail_task(
+            run,
+            world.moment,
+            self._report,
+            failure_type=self._failure_type,
+            message=self._message,
+        )
+        world.changed(run)
+        return TaskCompleted(run.run_id, run.status.value, receipt)
+
+
+class Renewed(Struct, frozen=True):
+    """A lease that goes on."""
+
+    lease_expires_at: int
+    run_status: str
+
+
+class RenewWorkflowTask(TaskOperation):
+    """A sign of life of the worker."""
+
+    __slots__ = ("_timeout",)
+    name = "renew_workflow_task"
+
+    def __init__(self, namespace: str, run_id: str, report: TaskReport, *, timeout: int) -> None:
+        super().__init__(namespace, run_id, report)
+        self._timeout = timeout
+
+    def decide(self, world: World) -> Renewed:
+        run = self.require_run(world)
+        report = self._report
+        task = require_lease(
+            run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
+        )
+        expires_at = renew_task(run, world.moment, task, self._timeout)
+        world.changed(run)
+        return Renewed(expires_at, run.status.value)
+
+
+class Page(Struct, frozen=True):
+    """A part of the frozen history; `events` is None when it must be read from disk."""
+
+    events: list[bytes] | None
+    total: int
+
+
+class PageWorkflowTask(TaskOperation):
+    """A further page of the history that the lease froze."""
+
+    __slots__ = ("_after", "_limit")
+    name = "page_workflow_task"
+
+    def __init__(
+        self, namespace: str, run_id: str, report: TaskReport, *, after: int, limit: int
+    ) -> None:
+        super().__init__(namespace, run_id, report)
+        self._after = after
+        self._limit = limit
+
+    def decide(self, world: World) -> Page:
+        run = self.require_run(world)
+        report = self._report
+        require_lease(
+            run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
+        )
+        return page_of(run, after=self._after, limit=self._limit)
+
+
+def page_of(run: Run, *, after: int, limit: int) -> Page:
+    """A page from memory, if memory reaches back that far."""
+    first = run.events_first
+    if after + 1 < first:
+        return Page(None, run.history_count)
+    start = after + 1 - first
+    return Page(run.events[start : start + limit], run.history_count)
+
+
+class ReleaseWorkflowTask(Operation):
+    """The poll that was to receive this lease is gone: nobody works on it."""
+
+    __slots__ = ("_attempt", "_number", "_owner", "_run_id")
+    name = "release_workflow_task"
+
+    def __init__(self, run_id: str, *, number: int, owner: str, attempt: int) -> None:
+        self._run_id = run_id
+        self._number = number
+        self._owner = owner
+        self._attempt = attempt
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def decide(self, world: World) -> None:
+        run = world.runs.get(self._run_id)
+        task = None if run is None else run.task
+        if run is None or task is None or task.lease is None or task.state is not TaskState.LEASED:
+            return
+        if (task.number, task.lease.owner, task.attempt) != (
+            self._number,
+            self._owner,
+            self._attempt,
+        ):
+            return
+        release_task(run, world.moment)
+        settle(run, world.moment)
+        world.changed(run)

@@ -1,0 +1,100 @@
+"""What one beat knows and changes: loaded runs, new facts, and what follows from them."""
+
+from collections.abc import Callable
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.rejection import (
+    HistoricalRunCommandRejected,
+    InstanceNotFound,
+    RunNotFound,
+)
+from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import Run
+from perdure.engine.matching import Grant
+from perdure.engine.operation import Operation
+from perdure.store.interface import Changes, Instance, Receipt, ReceiptKey
+
+
+class World:
+    """Two operations of one beat see each other: the second decides on what the first left."""
+
+    def __init__(
+        self,
+        moment: Moment,
+        workers: dict[tuple[str, str], Worker],
+        follow: Callable[[Effect], Operation],
+    ) -> None:
+        self.moment = moment
+        self.runs: dict[str, Run] = {}
+        self.current: dict[Instance, str] = {}
+        self.receipts: dict[ReceiptKey, Receipt] = {}
+        self.touched: dict[str, Run] = {}
+        self.changes = Changes()
+        self.follow_ups: list[Operation] = []
+        self.grants: list[Grant] = []
+        self.loaded_instances: set[Instance] = set()
+        self.loaded_receipts: set[ReceiptKey] = set()
+        self._workers = workers
+        self._follow = follow
+
+    # Finding -------------------------------------------------------------------------------------
+
+    def find_current(self, instance: Instance) -> Run | None:
+        run_id = self.current.get(instance)
+        return None if run_id is None else self.runs.get(run_id)
+
+    def require_target(self, instance: Instance, run_id: str | None) -> Run:
+        """The run that a command is meant for: the newest one, which a given run id must name."""
+        run = self.find_current(instance)
+        if run is None:
+            raise InstanceNotFound(f"workflow {instance.workflow_id} does not exist")
+        if run_id is None or run.run_id == run_id:
+            return run
+        named = self.runs.get(run_id)
+        if named is None or (named.namespace, named.workflow_id) != instance:
+            raise RunNotFound(f"workflow {instance.workflow_id} has no run {run_id}", run_id=run_id)
+        raise HistoricalRunCommandRejected(
+            f"run {run_id} is not the newest run of workflow {instance.workflow_id}",
+            target_scope="run",
+            run_id=run_id,
+            current_run_id=run.run_id,
+            rejection_reason="selected_run_not_current",
+        )
+
+    def find_worker(self, namespace: str, worker_id: str) -> Worker | None:
+        key = (namespace, worker_id)
+        if key in self.changes.workers:
+            return self.changes.workers[key]
+        return self._workers.get(key)
+
+    # Changing ------------------------------------------------------------------------------------
+
+    def changed(self, run: Run) -> None:
+        """Note that a run was changed, and take up what follows for other runs."""
+        self.touched[run.run_id] = run
+        effects = run.unsaved.effects
+        if effects:
+            run.unsaved.effects = []
+            for effect in effects:
+                self.carry_out(effect)
+
+    def carry_out(self, effect: Effect) -> None:
+        if isinstance(effect, StartRun):
+            self.opened(effect.run)
+            return
+        assert isinstance(effect, TellParent | TellParentContinued | CloseChild)
+        self.follow_ups.append(self._follow(effect))
+
+    def opened(self, run: Run) -> None:
+        """Take in a run that did not exist before."""
+        self.runs[run.run_id] = run
+        self.current[Instance(run.namespace, run.workflow_id)] = run.run_id
+        self.changed(run)
+
+    def put_worker(self, worker: Worker) -> None:
+        self.changes.workers[(worker.namespace, worker.worker_id)] = worker
+
+    def put_receipt(self, key: ReceiptKey, receipt: Receipt) -> None:
+        self.receipts[key] = receipt
+        self.changes.receipts[key] = receipt

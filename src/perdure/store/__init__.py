@@ -1,0 +1,1 @@
+"""The disk: set-based load and commit, and reads that decide nothing."""

@@ -1,0 +1,114 @@
+"""Runs, operations and signals as bytes and back. The form is positional and only ever appended to."""
+
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.run.state import STATE_FIELDS, Operation, Run, Signal
+from perdure.core.run.status import RunStatus
+from perdure.store.interface import Receipt
+
+_encoder = msgspec.msgpack.Encoder()
+encode = _encoder.encode
+
+_FIELDS = {f.name: f for f in msgspec.structs.fields(Run)}
+
+
+def _state_field(name: str) -> tuple[str, Any, Any]:
+    info = _FIELDS[name]
+    if info.default is not msgspec.NODEFAULT:
+        return name, info.type, info.default
+    return name, info.type, msgspec.field(default_factory=info.default_factory)
+
+
+_State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], array_like=True)
+_state_decoder = msgspec.msgpack.Decoder(_State)
+_state_of = attrgetter(*STATE_FIELDS)
+_operation_decoder: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
+_signal_decoder = msgspec.msgpack.Decoder(Signal)
+_worker_decoder = msgspec.msgpack.Decoder(Worker)
+_receipt_decoder = msgspec.msgpack.Decoder(Receipt)
+_events_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _StartPayload(msgspec.Struct):
+    input: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _StartEvent(msgspec.Struct):
+    event_type: str
+    payload: _StartPayload
+
+
+_start_decoder = msgspec.json.Decoder(list[_StartEvent])
+
+
+def run_row(run: Run) -> tuple[Any, ...]:
+    """The columns of a run, in the order of the table."""
+    task = run.task
+    return (
+        run.run_id,
+        run.namespace,
+        run.workflow_id,
+        run.workflow_type,
+        run.queue,
+        run.run_number,
+        run.started_at,
+        run.status.value,
+        run.closed_at,
+        run.version,
+        None if task is None or task.lease is None else task.lease.owner,
+        encode(_state_of(run)),
+    )
+
+
+def run_of(row: tuple[Any, ...]) -> Run:
+    """A run from its columns; what stands in other tables is still missing."""
+    state = _state_decoder.decode(row[11])
+    run = Run(
+        run_id=row[0],
+        namespace=row[1],
+        workflow_id=row[2],
+        workflow_type=row[3],
+        queue=row[4],
+        run_number=row[5],
+        started_at=row[6],
+        status=RunStatus(row[7]),
+        closed_at=row[8],
+        version=row[9],
+    )
+    for name in STATE_FIELDS:
+        setattr(run, name, getattr(state, name))
+    run.unsaved.due_at = run.due_at
+    return run
+
+
+def operation_of(data: bytes) -> Operation:
+    return _operation_decoder.decode(data)
+
+
+def signal_of(data: bytes) -> Signal:
+    return _signal_decoder.decode(data)
+
+
+def worker_of(data: bytes) -> Worker:
+    return _worker_decoder.decode(data)
+
+
+def receipt_of(data: bytes) -> Receipt:
+    return _receipt_decoder.decode(data)
+
+
+def events_of(chunk: bytes) -> list[bytes]:
+    """The single events of a stored chunk."""
+    return [bytes(raw) for raw in _events_decoder.decode(b"[" + chunk + b"]")]
+
+
+def arguments_of(first_chunk: bytes) -> bytes:
+    """The start arguments, which stand in history and nowhere else."""
+    for event in _start_decoder.decode(b"[" + first_chunk + b"]"):
+        if event.event_type == "WorkflowStarted":
+            return bytes(event.payload.input)
+    return b"null"

@@ -1,0 +1,1 @@
+"""One SQLite file, owned by one process."""

@@ -1,0 +1,72 @@
+"""Opening the file: settings of the writer, migrations, and a check after an unclean stop."""
+
+import logging
+
+import apsw
+
+from perdure.clock import monotonic_seconds
+from perdure.store.interface import Unavailable
+from perdure.store.queries import load_migrations
+
+CHECK_SECONDS_MAX = 10.0
+"""How long the check after a crash may keep the server from starting."""
+
+log = logging.getLogger(__name__)
+
+
+def prepare_writer(connection: apsw.Connection) -> None:
+    """Durable commits first; everything else is speed."""
+    connection.set_busy_timeout(2000)
+    for setting in (
+        "journal_mode=wal",
+        "synchronous=full",
+        "cache_size=-32768",
+        "wal_autocheckpoint=2000",
+        "journal_size_limit=33554432",
+        "temp_store=memory",
+        "foreign_keys=off",
+    ):
+        connection.execute(f"pragma {setting}")
+
+
+def migrate(connection: apsw.Connection, package: str) -> None:
+    """Bring the schema to the newest version, each step in one transaction."""
+    connection.execute("create table if not exists schema_version (version integer primary key)")
+    versions = [row[0] for row in connection.execute("select version from schema_version")]
+    current = max((int(str(version)) for version in versions), default=0)
+    migrations = load_migrations(package)
+    newest = migrations[-1][0]
+    if current > newest:
+        raise Unavailable(
+            "storage_newer",
+            f"the store has schema {current}, this release knows {newest}; run a newer perdure",
+        )
+    for version, script in migrations:
+        if version > current:
+            with connection:
+                connection.execute(script)
+                connection.execute("insert into schema_version values (?)", (version,))
+
+
+def verify_after_crash(connection: apsw.Connection) -> None:
+    """Look for damage unless the last process said goodbye, and note that we have not yet."""
+    clean = connection.execute("select 1 from meta where key = 'clean_stop'").fetchall()
+    fresh = not connection.execute("select 1 from run limit 1").fetchall()
+    if not clean and not fresh:
+        _check(connection)
+    connection.execute("delete from meta where key = 'clean_stop'")
+
+
+def _check(connection: apsw.Connection) -> None:
+    give_up_at = monotonic_seconds() + CHECK_SECONDS_MAX
+    connection.set_progress_handler(lambda: monotonic_seconds() > give_up_at, 100_000)
+    try:
+        findings = [row[0] for row in connection.execute("pragma quick_check(5)")]
+    except apsw.InterruptError:
+        log.warning("the check after an unclean stop was cut off after %s s", CHECK_SECONDS_MAX)
+        return
+    finally:
+        connection.set_progress_handler(None)
+    if findings != ["ok"]:
+        raise Unavailable("storage_corrupt", f"the store is damaged: {'; '.join(findings)}")
+    log.info("the store was not closed cleanly; it is intact")

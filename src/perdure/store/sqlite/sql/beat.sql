@@ -1,0 +1,174 @@
+-- What the beat loads and writes.
+
+-- name: load_runs
+-- The rows of some runs.
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where run_id in (select value from json_each(:run_ids))
+
+-- name: load_operations
+-- The open steps of some runs.
+select run_id, sequence, data
+  from operation
+ where run_id in (select value from json_each(:run_ids))
+ order by run_id, sequence
+
+-- name: load_inbox
+-- The waiting signals of some runs.
+select run_id, position, data
+  from inbox
+ where run_id in (select value from json_each(:run_ids))
+ order by run_id, position
+
+-- name: load_chunks
+-- The whole history of one run.
+select events
+  from history
+ where run_id = :run_id
+ order by first_sequence
+
+-- name: load_first_chunk
+-- The start of one run's history.
+select events
+  from history
+ where run_id = :run_id
+ order by first_sequence
+ limit 1
+
+-- name: find_current
+-- The newest run of a workflow id.
+select run_id
+  from run
+ where namespace = :namespace
+   and workflow_id = :workflow_id
+ order by run_number desc
+ limit 1
+
+-- name: find_receipt
+-- What was answered to a command before.
+select data
+  from receipt
+ where namespace = :namespace
+   and workflow_id = :workflow_id
+   and kind = :kind
+   and request_id = :request_id
+
+-- name: load_ready
+-- The tasks of a queue that come next, of the types that somebody waits for.
+select run_id, place, name
+  from ready
+ where namespace = :namespace
+   and queue = :queue
+   and kind = :kind
+   and name in (select value from json_each(:names))
+ order by priority, available_at, run_id, place
+ limit :most
+
+-- name: load_due
+-- The runs whose deadline has come.
+select target
+  from deadline
+ where kind = 'run'
+   and due_at <= :now
+ order by due_at, target
+ limit :most
+
+-- name: find_next_due
+-- The next deadline of all.
+select min(due_at)
+  from deadline
+
+-- name: find_leased_runs
+-- Runs whose workflow task a worker holds.
+select run_id, 0
+  from run
+ where task_owner = :owner
+   and namespace = :namespace
+
+-- name: find_leased_operations
+-- Activities that a worker holds.
+select operation.run_id, operation.sequence
+  from operation
+  join run on run.run_id = operation.run_id
+ where operation.lease_owner = :owner
+   and run.namespace = :namespace
+
+-- name: insert_run
+insert into run (run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at,
+                 status, closed_at, version, task_owner, state)
+values (:run_id, :namespace, :workflow_id, :workflow_type, :queue, :run_number, :started_at,
+        :status, :closed_at, :version, :task_owner, :state)
+
+-- name: update_run
+update run
+   set status = :status, closed_at = :closed_at, version = :version, task_owner = :task_owner,
+       state = :state
+ where run_id = :run_id
+
+-- name: put_operation
+insert into operation (run_id, sequence, lease_owner, data)
+values (:run_id, :sequence, :lease_owner, :data)
+on conflict (run_id, sequence) do update
+   set lease_owner = excluded.lease_owner, data = excluded.data
+
+-- name: delete_operation
+delete from operation
+ where run_id = :run_id
+   and sequence = :sequence
+
+-- name: put_signal
+insert into inbox (run_id, position, data)
+values (:run_id, :position, :data)
+on conflict (run_id, position) do update set data = excluded.data
+
+-- name: delete_signal
+delete from inbox
+ where run_id = :run_id
+   and position = :position
+
+-- name: insert_chunk
+insert into history (run_id, first_sequence, last_sequence, events)
+values (:run_id, :first_sequence, :last_sequence, :events)
+
+-- name: rewrite_first_chunk
+-- Only before any worker saw it.
+update history
+   set events = :events
+ where run_id = :run_id
+   and first_sequence = 1
+
+-- name: put_ready
+insert into ready (run_id, place, namespace, queue, kind, name, priority, available_at)
+values (:run_id, :place, :namespace, :queue, :kind, :name, :priority, :available_at)
+on conflict (run_id, place) do update set available_at = excluded.available_at
+
+-- name: delete_ready
+delete from ready
+ where run_id = :run_id
+   and place = :place
+
+-- name: put_deadline
+insert into deadline (kind, target, due_at)
+values ('run', :target, :due_at)
+on conflict (kind, target) do update set due_at = excluded.due_at
+
+-- name: delete_deadline
+delete from deadline
+ where kind = 'run'
+   and target = :target
+
+-- name: put_receipt
+insert into receipt (namespace, workflow_id, kind, request_id, data)
+values (:namespace, :workflow_id, :kind, :request_id, :data)
+on conflict (namespace, workflow_id, kind, request_id) do nothing
+
+-- name: put_worker
+insert into worker (namespace, worker_id, data)
+values (:namespace, :worker_id, :data)
+on conflict (namespace, worker_id) do update set data = excluded.data
+
+-- name: delete_worker
+delete from worker
+ where namespace = :namespace
+   and worker_id = :worker_id

@@ -1,0 +1,70 @@
+-- What readers ask. None of these decides anything.
+
+-- name: read_run
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where run_id = :run_id
+
+-- name: read_operations
+select sequence, data
+  from operation
+ where run_id = :run_id
+ order by sequence
+
+-- name: read_instance
+-- Every run of a workflow id, oldest first.
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where namespace = :namespace
+   and workflow_id = :workflow_id
+ order by run_number
+
+-- name: read_list
+-- One page of runs, newest first, behind a cursor.
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where namespace = :namespace
+   and (started_at, run_id) < (:started_at, :run_id)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:statuses is null or status in (select value from json_each(:statuses)))
+   and (:text is null or instr(workflow_id, :text) > 0)
+ order by started_at desc, run_id desc
+ limit :most
+
+-- name: read_chunks
+-- The chunks of a history that reach behind a sequence, oldest first.
+select first_sequence, last_sequence, events
+  from history
+ where run_id = :run_id
+   and first_sequence >= (select coalesce(max(first_sequence), 1)
+                            from history
+                           where run_id = :run_id
+                             and first_sequence <= :after + 1)
+ order by first_sequence
+
+-- name: read_last_chunk
+select events
+  from history
+ where run_id = :run_id
+ order by first_sequence desc
+ limit 1
+
+-- name: load_workers
+select data
+  from worker
+ order by namespace, worker_id
+
+-- name: load_namespaces
+select name
+  from namespace
+ order by name
+
+-- name: load_ready_names
+select distinct namespace, queue, kind, name
+  from ready
+
+-- name: check
+select 1

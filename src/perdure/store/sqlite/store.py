@@ -1,0 +1,327 @@
+"""The SQLite store: one writer on the loop, COMMIT in a thread, readers of their own.
+
+Statements are short and run on the event loop; only COMMIT waits for the disk, so only COMMIT goes to
+a thread, and the next beat gathers meanwhile. The file belongs to one process; see `guard`.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+
+from perdure.core.fleet.routing import routing_name
+from perdure.core.fleet.worker import Worker
+from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.core.run.status import RunStatus, bucket
+from perdure.store import rows
+from perdure.store.interface import (
+    Changes,
+    Instance,
+    LeasedTask,
+    ListCursor,
+    QueueKey,
+    ReadyTask,
+    Receipt,
+    ReceiptKey,
+    RunFilter,
+    Unavailable,
+)
+from perdure.store.queries import load_queries
+from perdure.store.sqlite.guard import FileGuard
+from perdure.store.sqlite.schema import migrate, prepare_writer, verify_after_crash
+
+PACKAGE = "perdure.store.sqlite"
+_END_OF_TIME = 2**62
+
+_UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
+    (apsw.BusyError, "storage_busy"),
+    (apsw.LockedError, "storage_busy"),
+    (apsw.FullError, "storage_full"),
+    (apsw.IOError, "storage_error"),
+    (apsw.ReadOnlyError, "storage_read_only"),
+    (apsw.CantOpenError, "storage_error"),
+    (apsw.CorruptError, "storage_corrupt"),
+)
+
+
+def _unavailable(error: apsw.Error) -> Unavailable:
+    for kind, reason in _UNAVAILABLE:
+        if isinstance(error, kind):
+            return Unavailable(reason, f"the store cannot write now: {error}", 2)
+    raise error
+
+
+class SqliteStore:
+    """One database file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._guard = FileGuard(path)
+        self._sql = load_queries(PACKAGE)
+        self._committer = ThreadPoolExecutor(1, thread_name_prefix="perdure-commit")
+        self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
+        self._writer: apsw.Connection
+        self._reader: apsw.Connection
+        self._bulk_reader: apsw.Connection
+
+    async def open(self) -> None:
+        self._guard.acquire()
+        try:
+            self._writer = apsw.Connection(str(self._path))
+            prepare_writer(self._writer)
+            migrate(self._writer, PACKAGE)
+            verify_after_crash(self._writer)
+            flags = apsw.SQLITE_OPEN_READONLY
+            self._reader = apsw.Connection(str(self._path), flags=flags)
+            self._bulk_reader = apsw.Connection(str(self._path), flags=flags)
+            for reader in (self._reader, self._bulk_reader):
+                reader.set_busy_timeout(1000)
+        except apsw.Error:
+            self._guard.release()
+            raise
+
+    async def close(self) -> None:
+        self._committer.shutdown()
+        self._librarian.shutdown()
+        self._reader.close()
+        self._bulk_reader.close()
+        try:
+            self._writer.execute("insert or replace into meta values ('clean_stop', 'yes')")
+        except apsw.Error:
+            # A disk that refuses this last word is checked at the next start; that is all it says.
+            pass
+        self._writer.close()
+        self._guard.release()
+
+    # Loading -------------------------------------------------------------------------------------
+
+    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+        wanted = (_array(run_ids),)
+        runs = {row[0]: rows.run_of(row) for row in self._ask("load_runs", wanted)}
+        if not runs:
+            return []
+        for run_id, sequence, data in self._ask("load_operations", wanted):
+            runs[run_id].operations[sequence] = rows.operation_of(data)
+        for run_id, position, data in self._ask("load_inbox", wanted):
+            runs[run_id].inbox[position] = rows.signal_of(data)
+        for run in runs.values():
+            self._load_events(run)
+        return list(runs.values())
+
+    def _load_events(self, run: Run) -> None:
+        """All of a short history; of a long one only the arguments that stand in it."""
+        long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX
+        chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
+        run.arguments = rows.arguments_of(chunks[0][0])
+        if not long:
+            run.events = [event for (chunk,) in chunks for event in rows.events_of(chunk)]
+            run.events_bytes = sum(map(len, run.events))
+
+    async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
+        found: dict[Instance, str] = {}
+        for instance in instances:
+            for (run_id,) in self._ask("find_current", instance):
+                found[instance] = run_id
+        return found
+
+    async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]:
+        found: dict[ReceiptKey, Receipt] = {}
+        for key in keys:
+            for (data,) in self._ask("find_receipt", key):
+                found[key] = rows.receipt_of(data)
+        return found
+
+    async def load_ready(
+        self, key: QueueKey, names: Collection[str], limit: int
+    ) -> list[ReadyTask]:
+        return [ReadyTask(*row) for row in self._ask("load_ready", (*key, _array(names), limit))]
+
+    async def load_due(self, now: int, limit: int) -> list[str]:
+        return [target for (target,) in self._read("load_due", (now, limit))]
+
+    async def find_next_due(self) -> int | None:
+        (due_at,) = self._read("find_next_due", ())[0]
+        return None if due_at is None else int(due_at)
+
+    async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
+        held = self._ask("find_leased_runs", (owner, namespace))
+        held += self._ask("find_leased_operations", (owner, namespace))
+        return [LeasedTask(*row) for row in held]
+
+    async def load_workers(self) -> list[Worker]:
+        return [rows.worker_of(data) for (data,) in self._ask("load_workers", ())]
+
+    async def load_namespaces(self) -> list[str]:
+        return [name for (name,) in self._ask("load_namespaces", ())]
+
+    async def load_ready_names(self) -> list[tuple[QueueKey, str]]:
+        found = self._ask("load_ready_names", ())
+        return [(QueueKey(*row[:3]), row[3]) for row in found]
+
+    def _ask(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self._writer.execute(self._sql[query], tuple(values)).fetchall()
+        except apsw.Error as error:
+            raise _unavailable(error) from error
+
+    # Committing ----------------------------------------------------------------------------------
+
+    async def commit(self, changes: Changes) -> None:
+        writer = self._writer
+        try:
+            writer.execute("begin immediate")
+            self._write(changes)
+            await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
+        except apsw.Error as error:
+            self._roll_back()
+            raise _unavailable(error) from error
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _commit(self) -> None:
+        self._writer.execute("commit")
+
+    def _roll_back(self) -> None:
+        if self._writer.in_transaction:
+            self._writer.execute("rollback")
+
+    def _write(self, changes: Changes) -> None:
+        batches: dict[str, list[tuple[Any, ...]]] = {}
+        for run in changes.runs:
+            _collect_run(run, batches)
+        for key, receipt in changes.receipts.items():
+            batches.setdefault("put_receipt", []).append((*key, rows.encode(receipt)))
+        for (namespace, worker_id), worker in changes.workers.items():
+            if worker is None:
+                batches.setdefault("delete_worker", []).append((namespace, worker_id))
+            else:
+                row = (namespace, worker_id, rows.encode(worker))
+                batches.setdefault("put_worker", []).append(row)
+        for query, values in batches.items():
+            self._writer.executemany(self._sql[query], values)
+
+    # Reading -------------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        self._read("check", ())
+
+    async def read_run(self, run_id: str) -> Run | None:
+        found = self._read("read_run", (run_id,))
+        if not found:
+            return None
+        run = rows.run_of(found[0])
+        for sequence, data in self._read("read_operations", (run_id,)):
+            run.operations[sequence] = rows.operation_of(data)
+        return run
+
+    async def read_instance(self, instance: Instance) -> Sequence[Run]:
+        return [rows.run_of(row) for row in self._read("read_instance", instance)]
+
+    async def read_list(self, wanted: RunFilter, after: ListCursor | None, limit: int) -> list[Run]:
+        statuses = None
+        if wanted.bucket is not None:
+            statuses = _array(s.value for s in RunStatus if bucket(s) == wanted.bucket)
+        cursor = ListCursor(_END_OF_TIME, "") if after is None else after
+        values = (wanted.namespace, *cursor, wanted.workflow_type, statuses, wanted.text, limit)
+        found = await self._read_bulk("read_list", values)
+        return [rows.run_of(row) for row in found]
+
+    async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._librarian, self._read_events, run_id, after, limit
+        )
+
+    def _read_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
+        events: list[bytes] = []
+        query = self._sql["read_chunks"]
+        for first, last, chunk in self._bulk_reader.execute(query, (run_id, after)):
+            if last <= after:
+                continue
+            events.extend(rows.events_of(chunk)[max(after + 1 - first, 0) :])
+            if len(events) >= limit:
+                break
+        return events[:limit]
+
+    async def read_last_events(self, run_id: str) -> list[bytes]:
+        found = self._read("read_last_chunk", (run_id,))
+        return rows.events_of(found[0][0]) if found else []
+
+    def _read(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self._reader.execute(self._sql[query], tuple(values)).fetchall()
+        except apsw.Error as error:
+            raise _unavailable(error) from error
+
+    async def _read_bulk(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        def ask() -> list[tuple[Any, ...]]:
+            return self._bulk_reader.execute(self._sql[query], tuple(values)).fetchall()
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._librarian, ask)
+        except apsw.Error as error:
+            raise _unavailable(error) from error
+
+
+def _array(values: Iterable[str]) -> str:
+    return msgspec.json.encode(list(values)).decode()
+
+
+def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Sort everything that a run has and the disk has not under the statements that write it."""
+    unsaved = run.unsaved
+    row = rows.run_row(run)
+    if unsaved.created:
+        batches.setdefault("insert_run", []).append(row)
+    else:
+        batches.setdefault("update_run", []).append((*row[7:], run.run_id))
+    if unsaved.rewritten is not None:
+        batches.setdefault("rewrite_first_chunk", []).append((unsaved.rewritten, run.run_id))
+    if unsaved.events:
+        first = run.history_count - len(unsaved.events) + 1
+        chunk = (run.run_id, first, run.history_count, b",".join(unsaved.events))
+        batches.setdefault("insert_chunk", []).append(chunk)
+    for sequence in unsaved.operations:
+        operation = run.operations.get(sequence)
+        if operation is None:
+            batches.setdefault("delete_operation", []).append((run.run_id, sequence))
+            continue
+        lease = operation.lease if isinstance(operation, Activity) else None
+        owner = None if lease is None else lease.owner
+        data = rows.encode(operation)
+        batches.setdefault("put_operation", []).append((run.run_id, sequence, owner, data))
+    for position in unsaved.inbox:
+        signal = run.inbox.get(position)
+        if signal is None:
+            batches.setdefault("delete_signal", []).append((run.run_id, position))
+        else:
+            values = (run.run_id, position, rows.encode(signal))
+            batches.setdefault("put_signal", []).append(values)
+    for place, is_ready in unsaved.ready.items():
+        if is_ready:
+            batches.setdefault("put_ready", []).append(_ready_row(run, place))
+        else:
+            batches.setdefault("delete_ready", []).append((run.run_id, place))
+    if run.due_at != unsaved.due_at:
+        if run.due_at is None:
+            batches.setdefault("delete_deadline", []).append((run.run_id,))
+        else:
+            batches.setdefault("put_deadline", []).append((run.run_id, run.due_at))
+
+
+def _ready_row(run: Run, place: int) -> tuple[Any, ...]:
+    if place == WORKFLOW_TASK:
+        assert run.task is not None
+        name = routing_name(run.workflow_type, run.build_id)
+        what = (run.queue, "workflow", name, run.priority, run.task.available_at)
+    else:
+        activity = run.operations[place]
+        assert isinstance(activity, Activity)
+        name = routing_name(activity.activity_type, run.build_id)
+        what = (activity.queue, "activity", name, run.priority, activity.available_at)
+    return (run.run_id, place, run.namespace, *what)

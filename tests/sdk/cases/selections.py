@@ -1,0 +1,90 @@
+"""Selections: the first of several operations."""
+
+from tests.sdk.cases.registry import case
+from tests.sdk.stage import Stage
+
+
+@case("select-activity-wins", "hurry")
+async def select_activity_wins(stage: Stage) -> None:
+    run = await stage.start("hurry", 0.0, 3)
+
+    assert await run.result() == {"winner": "work", "value": "done", "late": None, "after": "after"}
+
+
+@case("select-timer-wins", "hurry")
+async def select_timer_wins(stage: Stage) -> None:
+    run = await stage.start("hurry", 2.5, 1)
+
+    assert await run.result() == {
+        "winner": "alarm",
+        "value": None,
+        "late": "done",
+        "after": "after",
+    }
+
+
+@case("select-loser-left", "leave")
+async def select_loser_left(stage: Stage) -> None:
+    run = await stage.start("leave")
+
+    assert await run.result() == {"winner": 1, "value": "quick", "after": "after"}
+
+
+@case("select-cancel-timer", "call-off")
+async def select_cancel_timer(stage: Stage) -> None:
+    run = await stage.start("call-off", "timer")
+
+    assert await run.result() == {"value": "won", "cancelled": ["loser", "timer"], "after": "after"}
+    assert (await run.kinds()).count("SelectionOperationCancelled") == 1
+
+
+@case("select-cancel-activity", "call-off")
+async def select_cancel_activity(stage: Stage) -> None:
+    run = await stage.start("call-off", "activity")
+
+    assert await run.result() == {
+        "value": "won",
+        "cancelled": ["loser", "activity"],
+        "after": "after",
+    }
+    assert (await run.kinds()).count("SelectionOperationCancelled") == 1
+
+
+@case("select-cancel-finished", "too-late")
+async def select_cancel_finished(stage: Stage) -> None:
+    run = await stage.start("too-late")
+
+    assert await run.result() == ["quick", "late", "late", "after"]
+    assert "SelectionOperationCancelled" not in await run.kinds()
+
+
+@case("select-failure-wins", "accident")
+async def select_failure_wins(stage: Stage) -> None:
+    run = await stage.start("accident")
+
+    assert await run.result() == {
+        "winner": "pay",
+        "succeeded": False,
+        "failure": "the card is stolen",
+    }
+
+
+@case("select-condition-times-out", "expiring")
+async def select_condition_times_out(stage: Stage) -> None:
+    run = await stage.start("expiring")
+
+    assert await run.result() == {"winner": "answer", "value": False, "after": "after"}
+
+
+@case("select-group", "teams", "sleeper")
+async def select_group(stage: Stage) -> None:
+    run = await stage.start("teams")
+
+    assert await run.result() == {"winner": "team", "value": ["a", "b"], "child": 1}
+
+
+@case("select-then-parallel", "select-then-list")
+async def select_then_parallel(stage: Stage) -> None:
+    run = await stage.start("select-then-list")
+
+    assert await run.result() == ["quick", "x", "y"]

@@ -1,0 +1,210 @@
+"""Waits, signals and markers."""
+
+# The SDK lives in environments of its own, where mypy does not look.
+# mypy: disable-error-code="import-not-found,untyped-decorator,no-any-return"
+
+import asyncio
+
+from durable_workflow import ServerError
+
+from tests.sdk.cases.registry import case
+from tests.sdk.replaying import decoded, kind
+from tests.sdk.stage import Stage
+
+
+@case("wait-for-signal", "approval")
+async def wait_for_signal(stage: Stage) -> None:
+    run = await stage.start("approval")
+    await run.event("ConditionWaitOpened")
+    await run.signal("approve", "ada")
+
+    assert await run.result() == {"approved_by": "ada"}
+
+
+@case("wait-times-out", "deadline")
+async def wait_times_out(stage: Stage) -> None:
+    run = await stage.start("deadline", 1)
+
+    assert await run.result() == {"in_time": False, "told": "too late"}
+
+
+@case("wait-timeout-zero", "deadline")
+async def wait_timeout_zero(stage: Stage) -> None:
+    run = await stage.start("deadline", 0)
+
+    assert await run.result() == {"in_time": False, "told": "too late"}
+
+
+@case("wait-gate-loop", "gate")
+async def wait_gate_loop(stage: Stage) -> None:
+    run = await stage.start("gate")
+    await run.event("ConditionWaitOpened")
+    await asyncio.gather(*(run.signal("open") for _ in range(3)))
+
+    assert await run.result() == 3
+
+
+@case("wait-gate-early-signals", "gate", worker=False)
+async def wait_gate_early_signals(stage: Stage) -> None:
+    run = await stage.start("gate")
+    for _ in range(3):
+        await run.signal("open")
+
+    async with stage.worker():
+        assert await run.result() == 3
+
+
+@case("wait-watchdog", "watchdog", worker=False)
+async def wait_watchdog(stage: Stage) -> None:
+    run = await stage.start("watchdog")
+    await run.signal("beat")
+    await run.signal("beat")
+
+    async with stage.worker():
+        assert await run.result() == {"beats": 2, "silences": 2}
+
+
+@case("wait-exactly-one", "moments", worker=False)
+async def wait_exactly_one(stage: Stage) -> None:
+    run = await stage.start("moments", 3)
+    for name in ("ada", "bob", "cyd"):
+        await run.signal("arrive", name)
+
+    async with stage.worker():
+        assert await run.result() == {"first": ["ada"], "all": ["ada", "bob", "cyd"]}
+
+
+@case("wait-two-in-order", "two-keys", worker=False)
+async def wait_two_in_order(stage: Stage) -> None:
+    run = await stage.start("two-keys")
+    await run.signal("turn", "left")
+    await run.signal("turn", "right")
+
+    async with stage.worker():
+        assert await run.result() == ["left", "right"]
+
+
+@case("wait-two-reversed", "two-keys", worker=False)
+async def wait_two_reversed(stage: Stage) -> None:
+    run = await stage.start("two-keys")
+    await run.signal("turn", "right")
+    await run.signal("turn", "left")
+
+    async with stage.worker():
+        assert await run.result() == ["left", "right"]
+
+
+@case("signals-many", "collector")
+async def signals_many(stage: Stage) -> None:
+    run = await stage.start("collector", 25)
+    await asyncio.gather(*(run.signal("add", number) for number in range(25)))
+
+    assert await run.result() == {"items": list(range(25)), "total": sum(range(25))}
+
+
+@case("signal-during-timer", "notebook")
+async def signal_during_timer(stage: Stage) -> None:
+    run = await stage.start("notebook")
+    await run.event("TimerScheduled")
+    await run.signal("note", "during the timer")
+
+    assert await run.result() == ["during the timer"]
+
+
+@case("signal-during-work", "tokens")
+async def signal_during_work(stage: Stage) -> None:
+    run = await stage.start("tokens", 4)
+    await asyncio.gather(*(run.signal("grant") for _ in range(4)))
+
+    assert await run.result() == 4
+
+
+@case("side-effects", "lottery")
+async def side_effects(stage: Stage) -> None:
+    run = await stage.start("lottery")
+
+    told = await run.result()
+    assert told["same"] is True
+    recorded = [
+        decoded(event["payload"]["result"])
+        for event in await run.history()
+        if kind(event) == "SideEffectRecorded"
+    ]
+    assert recorded == [told["ticket"], told["again"]]
+
+
+@case("deterministic-helpers", "clockwork")
+async def deterministic_helpers(stage: Stage) -> None:
+    run = await stage.start("clockwork")
+
+    assert (await run.result())["same"] is True
+
+
+@case("version-markers", "versioned")
+async def version_markers(stage: Stage) -> None:
+    run = await stage.start("versioned")
+
+    assert await run.result() == {"version": 2, "patched": True, "total": 200}
+    markers = [
+        (event["payload"]["change_id"], event["payload"]["version"])
+        for event in await run.history()
+        if kind(event) == "VersionMarkerRecorded"
+    ]
+    assert markers == [("pricing", 2), ("rounding", 1), ("greeting", 1)]
+
+
+@case("search-attributes", "labelled")
+async def search_attributes(stage: Stage) -> None:
+    for name, attribute_type in (
+        ("OrderStage", "keyword"),
+        ("CustomerId", "keyword"),
+        ("Parcels", "int"),
+    ):
+        await register_attribute(stage, name, attribute_type)
+    customer = stage.new_id()
+    run = await stage.start(
+        "labelled", search_attributes={"CustomerId": customer, "OrderStage": "new"}
+    )
+
+    assert await run.result() == "labelled"
+    expected = {"CustomerId": customer, "OrderStage": "shipped", "Parcels": 2}
+    assert (await run.handle.describe()).search_attributes == expected
+    for query in (f'CustomerId="{customer}"', f'CustomerId="{customer}" AND OrderStage="shipped"'):
+        found = await stage.client.list_workflows(query=query)
+        assert [known.workflow_id for known in found.executions] == [run.workflow_id], query
+    gone = await stage.client.list_workflows(query=f'CustomerId="{customer}" AND OrderStage="paid"')
+    assert gone.executions == []
+
+
+@case("memo-at-start", "greeter")
+async def memo_at_start(stage: Stage) -> None:
+    memo = {"owner": "ada", "tags": ["a", "b"], "nested": {"deep": 1}}
+    run = await stage.start("greeter", "memo", memo=memo)
+
+    assert await run.result() == "hello, memo"
+    assert (await run.handle.describe()).memo == memo
+
+
+@case("memo-upsert", "annotated")
+async def memo_upsert(stage: Stage) -> None:
+    run = await stage.start("annotated", memo={"owner": "ada"})
+
+    assert await run.result() == "annotated"
+    assert (await run.handle.describe()).memo == {"owner": "ada", "step": {"number": 2}}
+    upserts = [event["payload"] for event in await run.history() if kind(event) == "MemoUpserted"]
+    assert [decoded(upsert["merged"]) for upsert in upserts] == [
+        {"owner": "ada", "step": "one", "draft": "to be removed"},
+        {"owner": "ada", "step": {"number": 2}},
+    ]
+
+
+async def register_attribute(stage: Stage, name: str, attribute_type: str) -> None:
+    """Make the attribute searchable; another case or release may have done so before."""
+    known = (await stage.client.list_search_attributes()).custom_attributes
+    if name in known:
+        return
+    try:
+        await stage.client.create_search_attribute(name, attribute_type)
+    except ServerError as refusal:
+        if refusal.status != 409:
+            raise

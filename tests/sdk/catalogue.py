@@ -1,0 +1,130 @@
+"""The stories that every release must tell: a name, a promise, and the first release that can.
+
+Read by the driver (inside an SDK environment) and by pytest (outside), so it imports neither.
+"""
+
+from typing import NamedTuple
+
+RELEASES = ("0.4.106", "2.0.0", "2.12.0")
+
+
+class Case(NamedTuple):
+    """One story about one program."""
+
+    name: str
+    promise: str
+    since: str = "0.4.106"
+
+
+CASES = (
+    # 1, 2 · plain work
+    Case("quickstart", "the README's greeter runs to its end under run_until"),
+    Case("sequential-activities", "each activity gets what the one before it returned"),
+    # 3 · retries
+    Case("retry-succeeds", "an activity that fails twice succeeds on its third attempt"),
+    Case("retry-exhausted", "a run fails with the failure of its activity's last attempt"),
+    Case("retry-exhausted-caught", "code that catches the failure learns what failed"),
+    Case("non-retryable-type", "a listed error type ends the retries at once"),
+    Case("non-retryable-error", "a non-retryable error ends the retries at once"),
+    Case("no-retry-policy", "an activity without a retry policy has one attempt"),
+    # 4 · activity timeouts
+    Case(
+        "start-to-close-retried",
+        "an attempt that takes too long is tried again, its late result refused",
+    ),
+    Case("start-to-close-expired", "an activity that takes too long fails in the code"),
+    Case("heartbeat-timeout-retried", "a silent attempt is tried again, a beating one lives on"),
+    Case("schedule-to-start-expired", "an activity on a queue that nobody polls times out"),
+    Case("schedule-to-close-expired", "retries end when the whole activity is out of time"),
+    # 5 · heartbeats
+    Case("heartbeat-details", "heartbeat details become progress in the history"),
+    Case(
+        "cancel-reaches-activity",
+        "an activity learns from its heartbeat that its run was cancelled",
+    ),
+    # 6 · timers
+    Case("timers", "timers of zero and one second fire, and never early"),
+    # 7 · parallel lists
+    Case("parallel-out-of-order", "a list returns results in order, however they finish"),
+    Case("parallel-mixed", "a list may hold an activity, a timer and a child"),
+    Case("parallel-one-fails", "a failing member fails the list, and the code goes on"),
+    Case("parallel-twice", "two lists follow each other"),
+    Case("parallel-nested", "nested lists return nested results", since="2.0.0"),
+    Case("parallel-after-gate", "a list after a wait that was opened again finds its members"),
+    # 8 · children
+    Case("child-result", "a parent gets its child's result"),
+    Case("child-failure-caught", "a parent catches its child's failure"),
+    Case("child-retried", "a failing child is started again until it succeeds"),
+    Case("child-run-timeout", "a child that takes too long fails in its parent"),
+    Case("child-continues-as-new", "a parent waits for the end of its child's chain"),
+    Case("child-cancelled", "a parent learns that its child was cancelled"),
+    Case("child-terminated", "a parent learns that its child was terminated"),
+    Case("parent-close-abandon", "an abandoned child outlives its cancelled parent"),
+    Case("parent-close-terminate", "a child is terminated when its parent closes"),
+    Case("parent-close-request-cancel", "a child is cancelled when its parent closes"),
+    # 9 · continue as new
+    Case("continue-as-new", "a chain of runs carries its state to the last one"),
+    Case("continue-as-another-type", "a chain may change its workflow type"),
+    Case("continue-as-new-keeps-signals", "signals that one run did not see reach the next"),
+    # 10 · waits and signals
+    Case("wait-for-signal", "a signal satisfies a wait"),
+    Case("wait-times-out", "a wait that nobody satisfies times out"),
+    Case("wait-timeout-zero", "a wait of zero seconds times out at once"),
+    Case("wait-gate-loop", "three signals pass a gate three times"),
+    Case("wait-gate-early-signals", "signals sent before the first task pass the gate as well"),
+    Case("wait-watchdog", "a watchdog counts beats, then misses them"),
+    Case("wait-exactly-one", "a wait sees the moment between two signals"),
+    Case("wait-two-in-order", "early signals satisfy two waits in order"),
+    Case("wait-two-reversed", "early signals satisfy two waits in reverse order"),
+    Case("signals-many", "no signal of a burst is lost"),
+    Case("signal-during-timer", "a signal during a timer is read after it"),
+    Case("signal-during-work", "signals during activities satisfy later waits", since="2.0.0"),
+    # 11, 12, 13 · markers
+    Case("side-effects", "a side effect keeps the value of its first execution"),
+    Case("deterministic-helpers", "time, random numbers and uuids are the same in every replay"),
+    Case("version-markers", "version markers and patches keep their choice"),
+    Case("search-attributes", "attributes given at start and changed by the code can be searched"),
+    Case("memo-at-start", "a memo given at start is described"),
+    Case("memo-upsert", "a memo changed by the code is described", since="2.0.0"),
+    # 14 · selections
+    Case("select-activity-wins", "the activity wins, the late timer is awaited", since="2.0.0"),
+    Case("select-timer-wins", "the timer wins, the late activity is awaited", since="2.0.0"),
+    Case("select-loser-left", "a run may end while the loser still runs", since="2.0.0"),
+    Case("select-cancel-timer", "a cancelled timer raises where it is awaited", since="2.0.0"),
+    Case(
+        "select-cancel-activity", "a cancelled activity raises where it is awaited", since="2.0.0"
+    ),
+    Case("select-cancel-finished", "cancelling what has finished changes nothing", since="2.0.0"),
+    Case("select-failure-wins", "a failing member wins with its failure", since="2.0.0"),
+    Case("select-condition-times-out", "a condition wins by its time-out", since="2.0.0"),
+    Case("select-group", "a list and a child compete as members", since="2.0.0"),
+    Case("select-then-parallel", "a list after a selection finds its members", since="2.0.0"),
+    # 15 · the client
+    Case("start-duplicates", "an id is started once, and an open run can be used again"),
+    Case("cancel", "a cancelled run is closed with its reason"),
+    Case("terminate", "a terminated run is closed with its reason"),
+    Case("describe-and-list", "describe, list, runs and history tell the same story"),
+    Case("history-pages", "pages of a history join to the whole", since="2.12.0"),
+    Case("not-found", "an unknown workflow id is not found"),
+    Case("signal-closed-run", "a closed run takes no signal"),
+    # 16 · routing
+    Case("routing", "an activity and a child run on another queue's worker"),
+    # 17 · time limits of runs
+    Case("run-timeout", "a run that takes too long is closed as failed"),
+    Case("execution-timeout", "a chain that takes too long is closed as failed"),
+    # 18, 19 · size
+    Case("fan-out-hundred", "a hundred activities finish as one list"),
+    Case("long-history", "a run with more history than one page goes on"),
+    # 20, 21 · failures, plain JSON
+    Case("workflow-failure", "a run fails with the exception of its code"),
+    Case("plain-json-start", "a start in plain JSON reaches a worker of this release"),
+)
+
+
+def cases_of(release: str) -> list[Case]:
+    """The stories that `release` can tell."""
+    return [case for case in CASES if _numbers(case.since) <= _numbers(release)]
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split("."))

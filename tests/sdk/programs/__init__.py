@@ -1,0 +1,15 @@
+"""Programs written with the published SDK, the same text for every release."""
+
+from tests.sdk.programs import activities, children, journeys, markers, parallel, plain, waits
+from tests.sdk.release import since
+
+_CHAPTERS = [activities, plain, parallel, children, waits, markers, journeys]
+
+if since("2.0.0"):
+    from tests.sdk.programs import selections
+
+    _CHAPTERS.append(selections)
+
+WORKFLOWS = tuple(workflow for chapter in _CHAPTERS for workflow in chapter.WORKFLOWS)
+BY_NAME = {workflow.__workflow_name__: workflow for workflow in WORKFLOWS}
+ACTIVITIES = tuple(activity for chapter in _CHAPTERS for activity in chapter.ACTIVITIES)

@@ -1,0 +1,145 @@
+"""Programs that select the first of several operations. The 0.4 releases know no selections."""
+
+# The SDK lives in environments of its own, where mypy does not look.
+# mypy: disable-error-code="import-not-found,untyped-decorator,no-any-return"
+
+from durable_workflow import DurableOperationCancelled, workflow
+
+from tests.sdk.programs.steps import Context, Steps
+
+
+@workflow.defn(name="hurry")
+class Hurry:
+    """An activity against a timer; the loser is awaited."""
+
+    def run(self, ctx: Context, seconds: float, patience: int) -> Steps:
+        first = yield ctx.select(
+            {
+                "work": ctx.schedule_activity("echo-slowly", ["done", seconds]),
+                "alarm": ctx.sleep(patience),
+            }
+        )
+        (loser,) = first.remaining().values()
+        late = yield loser
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return {"winner": first.key, "value": first.result(), "late": late, "after": after}
+
+
+@workflow.defn(name="leave")
+class Leave:
+    """The winner is enough; the run ends while the loser still runs."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select([ctx.sleep(3600), ctx.schedule_activity("echo", ["quick"])])
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return {"winner": first.key, "value": first.value, "after": after}
+
+
+@workflow.defn(name="call-off")
+class CallOff:
+    """The loser is cancelled and then awaited."""
+
+    def run(self, ctx: Context, loser: str) -> Steps:
+        losers = {
+            "timer": ctx.sleep(3600),
+            "activity": ctx.schedule_activity("echo", ["never"], queue="nobody-polls-this-queue"),
+        }
+        first = yield ctx.select(
+            {"winner": ctx.schedule_activity("echo", ["won"]), "loser": losers[loser]}
+        )
+        yield first.handles["loser"].cancel()
+        try:
+            yield first.handles["loser"]
+        except DurableOperationCancelled as cancelled:
+            after = yield ctx.schedule_activity("echo", ["after"])
+            return {
+                "value": first.value,
+                "cancelled": [cancelled.member_key, cancelled.operation_kind],
+                "after": after,
+            }
+        return {"value": first.value, "cancelled": None}
+
+
+@workflow.defn(name="too-late")
+class TooLate:
+    """A cancel of an operation that has finished."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "quick": ctx.schedule_activity("echo", ["quick"]),
+                "late": ctx.schedule_activity("echo-slowly", ["late", 0.2]),
+            }
+        )
+        late = yield first.handles["late"]
+        yield first.handles["late"].cancel()
+        again = yield first.handles["late"]
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return [first.value, late, again, after]
+
+
+@workflow.defn(name="accident")
+class Accident:
+    """A member that fails before the other finishes."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "pay": ctx.schedule_activity("charge", ["stolen"]),
+                "alarm": ctx.sleep(3600),
+            }
+        )
+        yield first.handles["alarm"].cancel()
+        return {"winner": first.key, "succeeded": first.succeeded, "failure": str(first.failure)}
+
+
+@workflow.defn(name="expiring")
+class Expiring:
+    """A condition that nobody satisfies against a longer timer."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "answer": ctx.wait_condition(lambda: False, key="answer", timeout=1),
+                "alarm": ctx.sleep(3600),
+            }
+        )
+        yield first.handles["alarm"].cancel()
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return {"winner": first.key, "value": first.value, "after": after}
+
+
+@workflow.defn(name="teams")
+class Teams:
+    """A list against a child: a list wins when its last member is done."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "team": [
+                    ctx.schedule_activity("echo-slowly", ["a", 0.2]),
+                    ctx.schedule_activity("echo", ["b"]),
+                ],
+                "child": ctx.start_child_workflow("sleeper", [[3]]),
+            }
+        )
+        child = yield first.handles["child"]
+        return {"winner": first.key, "value": first.value, "child": child}
+
+
+@workflow.defn(name="select-then-list")
+class SelectThenList:
+    """A list after a selection: the SDK guesses its numbers wrong, the server corrects them."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select([ctx.schedule_activity("echo", ["quick"]), ctx.sleep(3)])
+        listed = yield [
+            ctx.schedule_activity("echo-slowly", ["x", 0.2]),
+            ctx.schedule_activity("echo", ["y"]),
+        ]
+        yield first.handles[1]
+        return [first.value, *listed]
+
+
+WORKFLOWS = (Hurry, Leave, CallOff, TooLate, Accident, Expiring, Teams, SelectThenList)
+ACTIVITIES = ()

@@ -1,0 +1,72 @@
+"""A worker process for stories about crashes: prints a line at every milestone, until SIGTERM.
+
+<sdk python> -m tests.sdk.work --server URL --queue QUEUE [--hold activity|workflow]
+"""
+
+# The SDK lives in environments of its own, where mypy does not look.
+# mypy: disable-error-code="import-not-found,misc,no-any-return"
+
+import argparse
+import asyncio
+import signal
+from typing import Any
+
+from durable_workflow import Client, PassthroughWorkerInterceptor, Worker
+
+from tests.sdk import programs
+from tests.sdk.stage import SHUTDOWN_TIMEOUT, working
+
+
+class Milestones(PassthroughWorkerInterceptor):
+    """Tells of every task before and after it; may hold the first of a kind for ever."""
+
+    def __init__(self, hold: str) -> None:
+        self._hold = hold
+
+    async def execute_workflow_task(self, context: Any, next: Any) -> Any:
+        await self._begin("workflow", context.task["workflow_id"])
+        commands = await next(context)
+        print("ended workflow", context.task["workflow_id"], flush=True)
+        return commands
+
+    async def execute_activity(self, context: Any, next: Any) -> Any:
+        await self._begin("activity", context.activity_type)
+        result = await next(context)
+        print("ended activity", context.activity_type, flush=True)
+        return result
+
+    async def _begin(self, kind: str, name: str) -> None:
+        if self._hold == kind:
+            print("holding", kind, name, flush=True)
+            await asyncio.Event().wait()
+        print("began", kind, name, flush=True)
+
+
+async def work(server: str, queue: str, hold: str) -> None:
+    """Poll until someone says stop."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Client(server, token="perdure") as client:
+        worker = Worker(
+            client,
+            task_queue=queue,
+            workflows=programs.WORKFLOWS,
+            activities=programs.ACTIVITIES,
+            interceptors=[Milestones(hold)],
+            shutdown_timeout=SHUTDOWN_TIMEOUT,
+        )
+        async with working(worker):
+            await stop.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--server", required=True)
+    parser.add_argument("--queue", required=True)
+    parser.add_argument("--hold", default="nothing")
+    options = parser.parse_args()
+    asyncio.run(work(options.server, options.queue, options.hold))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Servers and workers that die without a word, under programs of the published SDK releases."""
+
+import json
+import random
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sdk.catalogue import RELEASES
+from tests.support.sdk import SdkProcess
+from tests.support.server import ServerProcess
+
+QUEUE = "stormy"
+CRASHES = 5
+
+# Leases that end soon, so that the work of the dead is soon taken up by the living.
+SHORT_LEASES = {
+    "PERDURE_WORKFLOW_TASK_LEASE_SECONDS": "2",
+    "PERDURE_ACTIVITY_TASK_LEASE_SECONDS": "2",
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ServerProcess:
+    return ServerProcess(tmp_path / "perdure.db", env=SHORT_LEASES)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_no_run_is_lost_when_the_server_is_killed_again_and_again(
+    release: str, server: ServerProcess
+) -> None:
+    moments = random.Random(f"storm over {release}")
+    crashes = 0
+
+    with server, a_worker(release, server) as worker, a_storm(release, server, runs=30) as storm:
+        storm.expect("under way")
+        while crashes < CRASHES:
+            milestones = islice(worker.lines(), moments.randint(15, 70))
+            assert list(milestones), "the worker is gone"
+            if storm.ended:
+                break
+            server.restart()
+            crashes += 1
+        verdict = the_end_of(storm)
+
+    assert verdict["ok"], verdict["error"]
+    assert len(verdict["runs"]) == 30
+    assert crashes == CRASHES, "the storm was over before its last crash"
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_an_activity_whose_worker_was_killed_is_finished_by_another(
+    release: str, server: ServerProcess
+) -> None:
+    with server, a_storm(release, server, runs=1) as storm:
+        with a_worker(release, server, hold="activity") as doomed:
+            doomed.expect("holding activity")
+            doomed.kill()
+        with a_worker(release, server):
+            verdict = the_end_of(storm)
+
+    assert verdict["ok"], verdict["error"]
+    (kinds,) = verdict["runs"].values()
+    assert kinds.count("ActivityStarted") == kinds.count("ActivityScheduled") + 1
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_workflow_task_whose_worker_was_killed_is_finished_by_another(
+    release: str, server: ServerProcess
+) -> None:
+    with server, a_storm(release, server, runs=1) as storm:
+        with a_worker(release, server, hold="workflow") as doomed:
+            doomed.expect("holding workflow")
+            doomed.kill()
+        with a_worker(release, server):
+            verdict = the_end_of(storm)
+
+    assert verdict["ok"], verdict["error"]
+
+
+def a_worker(release: str, server: ServerProcess, *, hold: str = "nothing") -> SdkProcess:
+    """A worker process; it may hold on to its first task of a kind for ever."""
+    options = ("--server", server.url, "--queue", QUEUE, "--hold", hold)
+    return SdkProcess(release, "tests.sdk.work", *options)
+
+
+def a_storm(release: str, server: ServerProcess, *, runs: int) -> SdkProcess:
+    """A process that starts runs, waits for their ends and judges them."""
+    options = ("--server", server.url, "--queue", QUEUE, "--runs", str(runs))
+    return SdkProcess(release, "tests.sdk.storm", *options)
+
+
+def the_end_of(storm: SdkProcess) -> dict[str, Any]:
+    """The verdict that the storm prints when all its runs are over."""
+    verdict: dict[str, Any] = json.loads(storm.expect("{"))
+    return verdict
