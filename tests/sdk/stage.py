@@ -132,18 +132,9 @@ class Stage:
 
     async def replay(self, dump: Path | None = None) -> None:
         """Replay every run of every workflow that the case started, and of their children."""
-        waiting = list(self.runs)
-        seen: set[str] = set()
-        while waiting:
-            run = waiting.pop(0)
-            if run.workflow_id in seen:
-                continue
-            seen.add(run.workflow_id)
-            for events in await replay_runs(run, dump=dump):
+        for run in self.runs:
+            for events in await replay_family(run, dump=dump):
                 self.types.extend(kinds(events))
-                waiting.extend(
-                    Run(self.client, handle) for handle in _children(self.client, events)
-                )
 
 
 @contextlib.asynccontextmanager
@@ -185,7 +176,21 @@ async def complete_history(client: Client, workflow_id: str, run_id: str) -> lis
             return events
 
 
-async def replay_runs(run: Run, *, dump: Path | None = None) -> list[list[Event]]:
+async def replay_family(run: Run, *, dump: Path | None = None) -> list[list[Event]]:
+    """Check and replay the run's chain, its children's chains, and so on; all histories."""
+    told: list[list[Event]] = []
+    family = [run]
+    known = {run.workflow_id}
+    for member in family:
+        histories = await replay_chain(member, dump=dump)
+        told.extend(histories)
+        for workflow_id in _children(histories) - known:
+            known.add(workflow_id)
+            family.append(Run(run.client, run.client.get_workflow_handle(workflow_id)))
+    return told
+
+
+async def replay_chain(run: Run, *, dump: Path | None = None) -> list[list[Event]]:
     """Check and replay each run of the chain, oldest first; their histories."""
     listed = (await run.client.list_workflow_runs(run.workflow_id)).runs
     histories = [await run.history(known.run_id) for known in listed]
@@ -206,10 +211,10 @@ async def replay_runs(run: Run, *, dump: Path | None = None) -> list[list[Event]
     return histories
 
 
-def _children(client: Client, events: list[Event]) -> list[WorkflowHandle]:
-    ids = [
+def _children(histories: list[list[Event]]) -> set[str]:
+    return {
         event["payload"]["child_workflow_instance_id"]
+        for events in histories
         for event in events
         if kind(event) == "ChildRunStarted"
-    ]
-    return [client.get_workflow_handle(workflow_id) for workflow_id in dict.fromkeys(ids)]
+    }

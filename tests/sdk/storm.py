@@ -21,7 +21,7 @@ import httpx
 from durable_workflow import Client, ServerError, SignalFailed, WorkflowAlreadyStarted
 
 from tests.sdk.replaying import kinds
-from tests.sdk.stage import Run, replay_runs
+from tests.sdk.stage import Run, replay_family
 
 PATIENCE = 120.0
 OUTAGE_PAUSE = 0.2
@@ -92,7 +92,7 @@ async def judge(run: Run, voyage: Voyage) -> list[str]:
     """Wait for the run's end, compare its result and replay its histories; what they told."""
     result = await persist(lambda: run.result(patience=PATIENCE))
     assert result == voyage.expected, f"{run.workflow_id} returned {result!r}"
-    histories = await persist(lambda: replay_runs(run))
+    histories = await persist(lambda: replay_family(run))
     return [kind for events in histories for kind in kinds(events)]
 
 

@@ -116,7 +116,8 @@ def _may_retry(operation: Child, child: Run) -> bool:
 
 def _retry(run: Run, moment: Moment, operation: Child, child: Run) -> None:
     policy, link = operation.retry, child.parent
-    assert policy is not None and link is not None
+    assert policy is not None
+    assert link is not None
     delay = backoff(policy, operation.attempt)
     operation.attempt += 1
     again = start_successor(

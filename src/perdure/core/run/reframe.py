@@ -35,7 +35,8 @@ def rewrite_start(run: Run) -> None:
     Only before the first lease: until then nothing but the start events is in history, and no
     worker has seen them.
     """
-    assert run.task_count == 1 and len(run.events) == run.history_count
+    assert run.task_count == 1
+    assert len(run.events) == run.history_count
     for position, event in enumerate(run.events):
         document = msgspec.json.decode(event)
         if document["event_type"] == "WorkflowStarted":

@@ -59,7 +59,7 @@ class TaskReceipt(Struct):
     created_task_ids: list[str]
 
 
-class RetryPolicy(Struct):
+class RetryPolicy(Struct, frozen=True):
     """`attempts_max` None means without end. The last backoff repeats; none means no delay."""
 
     attempts_max: int | None = 1
@@ -85,7 +85,7 @@ class Step(Struct, kw_only=True):
     outcome: Held | None = None
 
 
-class ActivityTimeouts(Struct):
+class ActivityTimeouts(Struct, frozen=True):
     """Lengths in seconds, as the command gave them."""
 
     schedule_to_start: int | None = None

@@ -1,0 +1,1 @@
+"""The doors: wire to core and back, one folder per protocol."""

@@ -1,0 +1,1 @@
+"""The Durable Workflow protocol: workers pull tasks, clients command runs."""

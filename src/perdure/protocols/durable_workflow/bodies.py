@@ -1,0 +1,207 @@
+"""Request bodies, spelled as on the wire, and the words for what is wrong with them."""
+
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from perdure.core.rejection import InvalidRequest
+from perdure.web.message import HttpError
+
+Name255 = Annotated[str, Meta(min_length=1, max_length=255)]
+OptionalName = Annotated[str, Meta(max_length=255)] | None
+Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
+Absent = Raw | UnsetType
+
+T = TypeVar("T")
+
+
+class Body(Struct, kw_only=True):
+    """A body; members that no field names are ignored."""
+
+
+class StartBody(Body):
+    workflow_type: Name255
+    workflow_id: (
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")] | None
+    ) = None
+    task_queue: OptionalName = None
+    input: Absent = UNSET
+    business_key: OptionalName = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    duplicate_policy: str | None = None
+    execution_timeout_seconds: Seconds | None = None
+    run_timeout_seconds: Seconds | None = None
+    start_delay_seconds: Annotated[int, Meta(ge=0, le=10_000_000_000)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=9)] | None = None
+    fairness_key: Annotated[str, Meta(pattern=r"^\s*[A-Za-z0-9._:-]{1,64}\s*$")] | None = None
+    fairness_weight: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    build_id: OptionalName = None
+    compatibility: OptionalName = None
+    # Named by older clients; refused so that nobody believes that they work.
+    workflow_execution_timeout: Absent = UNSET
+    workflow_run_timeout: Absent = UNSET
+    workflow_task_timeout: Absent = UNSET
+    retry_policy: Absent = UNSET
+    idempotency_key: Absent = UNSET
+    request_id: Absent = UNSET
+
+
+REFUSED_START_FIELDS = (
+    "workflow_execution_timeout",
+    "workflow_run_timeout",
+    "workflow_task_timeout",
+    "retry_policy",
+    "idempotency_key",
+    "request_id",
+)
+
+
+class SignalBody(Body):
+    input: Absent = UNSET
+    request_id: OptionalName = None
+
+
+class StopBody(Body):
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+    request_id: OptionalName = None
+
+
+class RegisterBody(Body):
+    task_queue: Name255
+    runtime: Annotated[str, Meta(min_length=1, max_length=64)]
+    worker_id: OptionalName = None
+    sdk_version: Annotated[str, Meta(max_length=64)] | None = None
+    build_id: OptionalName = None
+    supported_workflow_types: list[Name255] | None = None
+    supported_activity_types: list[Name255] | None = None
+    workflow_definition_fingerprints: dict[str, Name255] | None = None
+    workflow_command_contracts: dict[str, Any] | None = None
+    capabilities: list[Name255] | None = None
+    capability_manifest: dict[str, Any] | None = None
+    max_concurrent_workflow_tasks: Annotated[int, Meta(ge=0)] | None = None
+    max_concurrent_activity_tasks: Annotated[int, Meta(ge=0)] | None = None
+    max_concurrent_worker_sessions: Annotated[int, Meta(ge=0)] | None = None
+    task_slots: dict[str, Any] | None = None
+    process_metrics: dict[str, Any] | None = None
+    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
+
+
+class WorkerHeartbeatBody(Body):
+    worker_id: Name255
+    task_slots: dict[str, Any] | None = None
+    process_metrics: dict[str, Any] | None = None
+    heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
+
+
+class DeregisterBody(Body):
+    registration_token: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class PollBody(Body):
+    worker_id: Name255
+    task_queue: Name255
+    poll_request_id: OptionalName = None
+    timeout_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
+    build_id: OptionalName = None
+    history_page_size: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class TaskLease(Body):
+    lease_owner: Name255
+    workflow_task_attempt: Annotated[int, Meta(ge=1)]
+
+
+class HistoryPageBody(TaskLease):
+    next_history_page_token: Annotated[str, Meta(max_length=64)]
+    history_page_size: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class TaskFailure(Struct):
+    message: str
+    type: str | None = None
+    reason: str | None = None
+    stack_trace: str | None = None
+
+
+class FailTaskBody(TaskLease):
+    failure: TaskFailure
+
+
+class AttemptLease(Body):
+    activity_attempt_id: Name255
+    lease_owner: Name255
+
+
+class CompleteActivityBody(AttemptLease):
+    result: Absent = UNSET
+
+
+class ActivityFailure(Struct):
+    message: str
+    type: str | None = None
+    class_: str | None = msgspec.field(default=None, name="class")
+    code: int | str | None = None
+    stack_trace: str | None = None
+    non_retryable: bool | None = None
+    retryable: bool | None = None
+    kind: str | None = None
+    timeout_type: str | None = None
+    cancelled: bool | None = None
+    details: Absent = UNSET
+
+
+class FailActivityBody(AttemptLease):
+    failure: ActivityFailure
+
+
+class ActivityHeartbeatBody(AttemptLease):
+    message: Annotated[str, Meta(max_length=280)] | None = None
+    current: float | None = None
+    total: float | None = None
+    unit: Annotated[str, Meta(max_length=64)] | None = None
+    details: dict[str, Any] | None = None
+
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """A body as its type. 400 for what is no JSON, 422 with dotted paths for what does not fit."""
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
+    try:
+        decoded: T = decoder.decode(body or b"{}")
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise malformed(error) from None
+    return decoded
+
+
+def malformed(error: Exception) -> HttpError:
+    text = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+    return HttpError(400, "malformed_json", "the body is not JSON", {"json_error": text})
+
+
+_MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_AT = re.compile(r" - at `\$([^`]*)`$")
+
+
+def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
+    """The path and the words of what did not fit."""
+    text = str(error)
+    at = _AT.search(text)
+    path = at.group(1) if at else ""
+    text = _AT.sub("", text)
+    field = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", "").strip(".")
+    missing = _MISSING.match(text)
+    if missing:
+        field = f"{field}.{missing.group(1)}".strip(".")
+        text = "is required"
+    return InvalidRequest(f"{prefix}.{field}".strip(".") or "body", text)

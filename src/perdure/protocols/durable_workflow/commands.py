@@ -1,0 +1,366 @@
+"""Workflow-task commands: from the wire to the core."""
+
+from typing import Annotated, Any, assert_never
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from perdure.core import limits
+from perdure.core.payload import PayloadError, decode
+from perdure.core.rejection import InvalidRequest
+from perdure.core.run import command as c
+from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.protocols.durable_workflow.bodies import Name255, OptionalName, Seconds, TaskLease
+from perdure.protocols.durable_workflow.payloads import require_envelope, require_payload
+
+Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
+Payload = Raw | UnsetType
+
+
+class WireRetryPolicy(Struct):
+    max_attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    backoff_seconds: list[Delay] | Delay | None = None
+    non_retryable_error_types: list[str] | None = None
+
+
+class PathEntry(Struct, omit_defaults=True):
+    """One level of a parallel group, outermost first."""
+
+    parallel_group_id: str
+    parallel_group_kind: str
+    parallel_group_base_sequence: Annotated[int, Meta(ge=1)]
+    parallel_group_size: Annotated[int, Meta(ge=1, le=1000)]
+    parallel_group_index: Annotated[int, Meta(ge=0)]
+    parallel_group_mode: str | UnsetType = UNSET
+    selection_member_key: str | int | UnsetType = UNSET
+    selection_member_index: int | UnsetType = UNSET
+    selection_member_base_sequence: int | UnsetType = UNSET
+    selection_member_size: int | UnsetType = UNSET
+    selection_member_kind: str | UnsetType = UNSET
+
+
+class Wire(Struct, tag_field="type", kw_only=True):
+    """A command as it is sent; its `type` names it."""
+
+
+class Grouped(Wire):
+    parallel_group_path: Annotated[list[PathEntry], Meta(max_length=16)] | None = None
+
+
+class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
+    activity_type: Name255
+    arguments: Payload = UNSET
+    input: Payload = UNSET
+    queue: OptionalName = None
+    task_queue: OptionalName = None
+    retry_policy: WireRetryPolicy | None = None
+    start_to_close_timeout: Seconds | None = None
+    schedule_to_start_timeout: Seconds | None = None
+    schedule_to_close_timeout: Seconds | None = None
+    heartbeat_timeout: Seconds | None = None
+    cancellation_policy: str | None = None
+    worker_session: Payload = UNSET
+
+
+class WireStartTimer(Grouped, tag="start_timer", kw_only=True):
+    delay_seconds: Delay
+
+
+class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
+    workflow_type: Name255
+    arguments: Payload = UNSET
+    input: Payload = UNSET
+    queue: OptionalName = None
+    task_queue: OptionalName = None
+    parent_close_policy: str | None = None
+    cancellation_policy: str | None = None
+    retry_policy: WireRetryPolicy | None = None
+    execution_timeout_seconds: Seconds | None = None
+    run_timeout_seconds: Seconds | None = None
+
+
+class WireOpenConditionWait(Grouped, tag="open_condition_wait", kw_only=True):
+    condition_key: str | None = None
+    condition_definition_fingerprint: str | None = None
+    timeout_seconds: Delay | None = None
+
+
+class WireOpenSignalWait(Wire, tag="open_signal_wait", kw_only=True):
+    signal_name: Name255
+    timeout_seconds: Delay | None = None
+
+
+class WireRecordSideEffect(Wire, tag="record_side_effect", kw_only=True):
+    result: Raw
+
+
+class WireRecordVersionMarker(Wire, tag="record_version_marker", kw_only=True):
+    change_id: Name255
+    version: int
+    min_supported: int
+    max_supported: int
+
+
+class WireUpsertSearchAttributes(Wire, tag="upsert_search_attributes", kw_only=True):
+    attributes: Annotated[dict[str, Any], Meta(min_length=1)]
+
+
+class WireUpsertMemo(Wire, tag="upsert_memo", kw_only=True):
+    entries: Raw
+
+
+class WireCancelSelection(Wire, tag="cancel_selection_operation", kw_only=True):
+    selection_group_id: str
+    member_key: str | int
+    member_index: int
+    member_base_sequence: int
+    member_size: int
+    operation_kind: str
+    operation_identity: str
+
+
+class WireComplete(Wire, tag="complete_workflow", kw_only=True):
+    result: Payload = UNSET
+
+
+class WireFail(Wire, tag="fail_workflow", kw_only=True):
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    exception: Payload = UNSET
+    non_retryable: bool | None = None
+
+
+class WireContinue(Wire, tag="continue_as_new", kw_only=True):
+    arguments: Payload = UNSET
+    input: Payload = UNSET
+    workflow_type: OptionalName = None
+    queue: OptionalName = None
+    task_queue: OptionalName = None
+
+
+WireCommand = (
+    WireScheduleActivity
+    | WireStartTimer
+    | WireStartChild
+    | WireOpenConditionWait
+    | WireOpenSignalWait
+    | WireRecordSideEffect
+    | WireRecordVersionMarker
+    | WireUpsertSearchAttributes
+    | WireUpsertMemo
+    | WireCancelSelection
+    | WireComplete
+    | WireFail
+    | WireContinue
+)
+
+
+class CompleteTaskBody(TaskLease):
+    commands: list[WireCommand]
+
+
+_PARENT_CLOSE = {"abandon", "request_cancel", "request_cancellation", "terminate"}
+_NO_ARGUMENTS = b"null"
+
+
+def translate_commands(wire: list[WireCommand]) -> list[c.Command]:
+    """The commands in our words. Refuses payloads and options that make no sense."""
+    return [_translate(command, f"commands.{index}") for index, command in enumerate(wire)]
+
+
+def _translate(wire: WireCommand, at: str) -> c.Command:
+    match wire:
+        case WireScheduleActivity():
+            return _schedule_activity(wire, at)
+        case WireStartTimer():
+            return c.StartTimer(delay_seconds=wire.delay_seconds, path=_path(wire))
+        case WireStartChild():
+            return _start_child(wire, at)
+        case WireOpenConditionWait():
+            return c.OpenConditionWait(
+                key=wire.condition_key,
+                fingerprint=wire.condition_definition_fingerprint,
+                timeout_seconds=wire.timeout_seconds,
+                path=_path(wire),
+            )
+        case WireOpenSignalWait():
+            return c.OpenSignalWait(
+                signal_name=wire.signal_name, timeout_seconds=wire.timeout_seconds
+            )
+        case WireRecordSideEffect():
+            result = bytes(wire.result)
+            if not result.startswith(b'"'):
+                require_envelope(result, f"{at}.result")
+            return c.RecordSideEffect(result=result)
+        case WireRecordVersionMarker():
+            return c.RecordVersionMarker(
+                change_id=wire.change_id,
+                version=wire.version,
+                min_supported=wire.min_supported,
+                max_supported=wire.max_supported,
+            )
+        case WireUpsertSearchAttributes():
+            check_search_attributes(wire.attributes, f"{at}.attributes")
+            return c.UpsertSearchAttributes(attributes=wire.attributes)
+        case WireUpsertMemo():
+            return _upsert_memo(wire, f"{at}.entries")
+        case WireCancelSelection():
+            return c.CancelSelectionOperation(
+                group_id=wire.selection_group_id,
+                member_key=wire.member_key,
+                member_index=wire.member_index,
+                member_base=wire.member_base_sequence,
+                member_size=wire.member_size,
+                kind=wire.operation_kind,
+                identity=wire.operation_identity,
+            )
+        case WireComplete():
+            return c.CompleteRun(result=require_payload(wire.result, f"{at}.result"))
+        case WireFail():
+            exception = None if wire.exception is UNSET else bytes(wire.exception)
+            return c.FailRun(
+                message=wire.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
+                exception_type=wire.exception_type,
+                exception_class=wire.exception_class,
+                exception=None if exception == b"null" else exception,
+                non_retryable=bool(wire.non_retryable),
+            )
+        case WireContinue():
+            return c.ContinueAsNew(
+                arguments=require_payload(_either(wire.arguments, wire.input), f"{at}.arguments"),
+                queue=wire.queue or wire.task_queue,
+                workflow_type=wire.workflow_type,
+            )
+        case _:
+            assert_never(wire)
+
+
+def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivity:
+    if wire.worker_session is not UNSET and bytes(wire.worker_session) != b"null":
+        raise InvalidRequest(f"{at}.worker_session", "worker sessions are not available")
+    timeouts = ActivityTimeouts(
+        schedule_to_start=wire.schedule_to_start_timeout,
+        start_to_close=wire.start_to_close_timeout,
+        schedule_to_close=wire.schedule_to_close_timeout,
+        heartbeat=wire.heartbeat_timeout,
+    )
+    _in_order(timeouts.heartbeat, timeouts.start_to_close, f"{at}.heartbeat_timeout")
+    close = timeouts.schedule_to_close
+    _in_order(timeouts.start_to_close, close, f"{at}.start_to_close_timeout")
+    _in_order(timeouts.schedule_to_start, close, f"{at}.schedule_to_start_timeout")
+    arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
+    return c.ScheduleActivity(
+        activity_type=wire.activity_type,
+        arguments=arguments or _NO_ARGUMENTS,
+        queue=wire.queue or wire.task_queue,
+        retry=retry_policy(wire.retry_policy),
+        timeouts=timeouts,
+        cancellation_policy=wire.cancellation_policy,
+        path=_path(wire),
+    )
+
+
+def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
+    if wire.parent_close_policy is not None and wire.parent_close_policy not in _PARENT_CLOSE:
+        known = ", ".join(sorted(_PARENT_CLOSE))
+        raise InvalidRequest(f"{at}.parent_close_policy", f"must be one of {known}")
+    _in_order(wire.run_timeout_seconds, wire.execution_timeout_seconds, f"{at}.run_timeout_seconds")
+    arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
+    return c.StartChild(
+        workflow_type=wire.workflow_type,
+        arguments=arguments or _NO_ARGUMENTS,
+        queue=wire.queue or wire.task_queue,
+        parent_close_policy=wire.parent_close_policy,
+        cancellation_policy=wire.cancellation_policy,
+        retry=retry_policy(wire.retry_policy),
+        execution_timeout_seconds=wire.execution_timeout_seconds,
+        run_timeout_seconds=wire.run_timeout_seconds,
+        path=_path(wire),
+    )
+
+
+def retry_policy(wire: WireRetryPolicy | None) -> RetryPolicy | None:
+    """Without `max_attempts` there is one attempt; with null there is no end to them."""
+    if wire is None:
+        return None
+    delays = wire.backoff_seconds
+    return RetryPolicy(
+        attempts_max=1 if isinstance(wire.max_attempts, UnsetType) else wire.max_attempts,
+        backoff_seconds=[delays] if isinstance(delays, int) else list(delays or ()),
+        non_retryable_types=list(wire.non_retryable_error_types or ()),
+    )
+
+
+def _upsert_memo(wire: WireUpsertMemo, at: str) -> c.UpsertMemo:
+    encoded = require_envelope(bytes(wire.entries), at)
+    members = msgspec.json.decode(encoded)
+    if "blob" not in members:
+        raise InvalidRequest(at, "memo entries must be inline")
+    try:
+        entries = decode(members["blob"])
+    except PayloadError as error:
+        raise InvalidRequest(f"{at}.blob", error.message) from None
+    if not isinstance(entries, dict):
+        raise InvalidRequest(f"{at}.blob", "memo entries are a map")
+    if len(entries) > limits.SEARCH_ATTRIBUTES_MAX:
+        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} entries")
+    return c.UpsertMemo(envelope=encoded, entries=entries)
+
+
+def check_search_attributes(attributes: dict[str, Any], at: str) -> None:
+    """Bounds and shapes of search attributes, before anything is changed."""
+    if len(attributes) > limits.SEARCH_ATTRIBUTES_MAX:
+        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} search attributes")
+    total = 0
+    for key, value in attributes.items():
+        if not key or len(key.encode()) > limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX:
+            raise InvalidRequest(at, f"{key[:64]!r} is no name for a search attribute")
+        items = value if isinstance(value, list) else [value]
+        for item in items:
+            if item is not None and not isinstance(item, str | int | float | bool):
+                raise InvalidRequest(f"{at}.{key}", "must be a scalar or a list of texts")
+            if isinstance(item, str):
+                size = len(item.encode())
+                total += size
+                if size > limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX:
+                    most = limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX
+                    raise InvalidRequest(f"{at}.{key}", f"at most {most} bytes")
+    if total > limits.SEARCH_ATTRIBUTES_BYTES_MAX:
+        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_BYTES_MAX} bytes in all")
+
+
+def _path(wire: Grouped) -> list[dict[str, Any]] | None:
+    path = wire.parallel_group_path
+    if not path:
+        return None
+    for depth, entry in enumerate(path):
+        _check_entry(entry, depth)
+    return [msgspec.to_builtins(entry) for entry in path]
+
+
+def _check_entry(entry: PathEntry, depth: int) -> None:
+    if entry.parallel_group_index >= entry.parallel_group_size:
+        raise InvalidRequest("commands.parallel_group_index", "must be below the group's size")
+    selection = (
+        entry.selection_member_key,
+        entry.selection_member_index,
+        entry.selection_member_base_sequence,
+        entry.selection_member_size,
+        entry.selection_member_kind,
+    )
+    if entry.parallel_group_mode is UNSET:
+        return
+    if entry.parallel_group_mode != "select" or depth > 0 or UNSET in selection:
+        raise InvalidRequest(
+            "commands.parallel_group_path", "a selection is outermost and names its member"
+        )
+
+
+def _either(first: Payload, second: Payload) -> Payload:
+    return second if first is UNSET else first
+
+
+def _in_order(shorter: int | None, longer: int | None, field: str) -> None:
+    if shorter is not None and longer is not None and shorter > longer:
+        raise InvalidRequest(field, f"must not be longer than {longer} s")

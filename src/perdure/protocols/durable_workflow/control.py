@@ -1,0 +1,371 @@
+"""The control plane: starting, looking at and commanding workflows."""
+
+import hashlib
+from typing import Any
+
+from msgspec import UNSET, Raw
+
+from perdure.clock import Clock
+from perdure.core import limits
+from perdure.core.fleet.worker import Worker
+from perdure.core.payload import Frame, PayloadError
+from perdure.core.rejection import (
+    InstanceNotFound,
+    InvalidRequest,
+    RunNotFound,
+)
+from perdure.core.run.reframe import plain_envelope
+from perdure.core.run.start import StartRequest
+from perdure.core.run.state import Run
+from perdure.core.run.status import StatusBucket
+from perdure.dispatch.watching import Watchers
+from perdure.engine.beat import Engine
+from perdure.engine.control import (
+    CancelRun,
+    Commanded,
+    CommandTarget,
+    RunCommand,
+    SignalRun,
+    Started,
+    StartWorkflow,
+    TerminateRun,
+)
+from perdure.identity import IdSource
+from perdure.protocols.durable_workflow import bodies, tokens, views
+from perdure.protocols.durable_workflow.commands import check_search_attributes
+from perdure.protocols.durable_workflow.payloads import (
+    frame_of_envelope,
+    is_envelope,
+    require_envelope,
+)
+from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
+from perdure.store.interface import Instance, ListCursor, RunFilter
+from perdure.web.message import Request, Response
+
+
+class ControlPlane:
+    """Handlers of `/api/workflows…`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        ids: IdSource,
+        watchers: Watchers,
+        surface: ControlSurface,
+        *,
+        poll_timeout: int,
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._ids = ids
+        self._watchers = watchers
+        self._poll_timeout = poll_timeout
+        self.surfaces = {
+            name: surface.of(name)
+            for name in (
+                "start",
+                "list",
+                "describe",
+                "list_runs",
+                "describe_run",
+                "history",
+                "signal",
+                "cancel",
+                "terminate",
+            )
+        }
+
+    # Starting ------------------------------------------------------------------------------------
+
+    async def start(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.StartBody)
+        wanted = self._start_request(request.namespace, body)
+        policy = body.duplicate_policy or "fail"
+        if policy not in ("fail", "use-existing"):
+            raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
+        started: Started = await self._engine.submit(
+            StartWorkflow(wanted, use_existing=policy == "use-existing")
+        )
+        answer = {
+            "workflow_id": wanted.workflow_id,
+            "run_id": started.run_id,
+            "workflow_type": started.workflow_type,
+            "namespace": request.namespace,
+            "task_queue": wanted.queue,
+            "status": started.status,
+            "business_key": started.business_key,
+            "payload_codec": "avro",
+            "outcome": "started_new" if started.is_new else "returned_existing_active",
+            "command_status": "accepted",
+            "command_source": "control_plane",
+        }
+        status = 201 if started.is_new else 200
+        return self.surfaces["start"].answer(request, status, answer)
+
+    def _start_request(self, namespace: str, body: bodies.StartBody) -> StartRequest:
+        for name in bodies.REFUSED_START_FIELDS:
+            if getattr(body, name) is not UNSET:
+                raise InvalidRequest(name, "is not supported on a start")
+        memo, attributes = body.memo or {}, body.search_attributes or {}
+        if len(encode(memo)) > limits.MEMO_BYTES_MAX:
+            raise InvalidRequest("memo", f"at most {limits.MEMO_BYTES_MAX} bytes")
+        check_search_attributes(attributes, "search_attributes")
+        execution, run_timeout = body.execution_timeout_seconds, body.run_timeout_seconds
+        if execution is not None and run_timeout is not None and run_timeout > execution:
+            # The SDKs send both with defaults; the shorter one simply rules.
+            run_timeout = execution
+        queue = body.task_queue or "default"
+        arguments, plain = _input(body.input, "input")
+        frame = Frame.VALUE
+        if arguments is not None:
+            frame = frame_of_envelope(arguments) or Frame.VALUE
+        else:
+            frame = self._frame_of_fleet(namespace, queue, body.workflow_type)
+        return StartRequest(
+            namespace=namespace,
+            workflow_id=body.workflow_id or self._ids.ulid(),
+            workflow_type=body.workflow_type,
+            queue=queue,
+            arguments=arguments,
+            plain=plain,
+            frame=frame,
+            business_key=body.business_key,
+            memo=memo,
+            search_attributes=attributes,
+            execution_timeout_seconds=execution,
+            run_timeout_seconds=run_timeout,
+            start_delay_seconds=body.start_delay_seconds or 0,
+            priority=5 if body.priority is None else body.priority,
+            fairness_key=body.fairness_key and body.fairness_key.strip().lower(),
+            fairness_weight=body.fairness_weight or 1,
+            build_id=body.build_id or body.compatibility or None,
+        )
+
+    def _frame_of_fleet(self, namespace: str, queue: str, workflow_type: str) -> Frame:
+        """The frame of the newest live worker that could take the run; a guess until it does."""
+        now = self._clock.now()
+        able: list[Worker] = [
+            worker
+            for worker in self._engine.workers.values()
+            if (worker.namespace, worker.queue) == (namespace, queue)
+            and workflow_type in worker.workflow_types
+            and worker.is_active(now)
+        ]
+        newest = max(able, key=lambda worker: worker.registered_at, default=None)
+        return Frame.VALUE if newest is None else newest.frame
+
+    # Reading -------------------------------------------------------------------------------------
+
+    async def list_workflows(self, request: Request) -> Response:
+        query = request.query
+        size = _integer(
+            query, "page_size", limits.LIST_PAGE_SIZE_DEFAULT, limits.LIST_PAGE_SIZE_MAX
+        )
+        status = query.get("status") or None
+        if status is not None and status not in set(StatusBucket):
+            raise InvalidRequest("status", "must be running, completed or failed")
+        token = query.get("next_page_token")
+        wanted = RunFilter(
+            namespace=request.namespace,
+            workflow_type=query.get("workflow_type") or None,
+            bucket=status,
+            text=query.get("query") or None,
+        )
+        after = tokens.parse_list_token(token) if token else None
+        found = await self._engine.store.read_list(wanted, after, size + 1)
+        page = found[:size]
+        more = len(found) > size
+        last = page[-1] if page else None
+        answer = {
+            "workflows": [views.summary(run) for run in page],
+            "workflow_count": len(page),
+            "next_page_token": tokens.list_token(ListCursor(last.started_at, last.run_id))
+            if more and last is not None
+            else None,
+        }
+        return self.surfaces["list"].answer(request, 200, answer)
+
+    async def describe(self, request: Request) -> Response:
+        siblings = await self._siblings(request)
+        return await self._described(request, "describe", siblings[-1].run_id, siblings)
+
+    async def describe_run(self, request: Request) -> Response:
+        siblings = await self._siblings(request)
+        run_id = self._require_run(request, siblings).run_id
+        return await self._described(request, "describe_run", run_id, siblings)
+
+    async def _described(
+        self, request: Request, operation: str, run_id: str, siblings: list[Run]
+    ) -> Response:
+        run = await self._engine.store.read_run(run_id)
+        assert run is not None
+        view = await views.description(self._engine.store, run, siblings)
+        return self.surfaces[operation].answer(request, 200, view)
+
+    async def list_runs(self, request: Request) -> Response:
+        siblings = await self._siblings(request)
+        answer = {
+            "workflow_id": request.params["workflow_id"],
+            "run_count": len(siblings),
+            "runs": [
+                {**views.summary(run), "is_current_run": run is siblings[-1]} for run in siblings
+            ],
+        }
+        return self.surfaces["list_runs"].answer(request, 200, answer)
+
+    async def history(self, request: Request) -> Response:
+        siblings = await self._siblings(request)
+        run = self._require_run(request, siblings)
+        query = request.query
+        after = 0
+        if query.get("next_page_token"):
+            after = tokens.parse_history_token(query["next_page_token"])
+        # Without a page size the SDKs before 2.12 expect the whole history at once.
+        whole = limits.HISTORY_EVENTS_MAX + limits.HISTORY_PAGE_SIZE_MAX
+        size = whole
+        if "page_size" in query:
+            size = _integer(query, "page_size", 100, limits.HISTORY_PAGE_SIZE_MAX)
+        if _flag(query, "wait_new_event") and run.history_count <= after and not run.is_closed:
+            await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND)
+        events = await self._engine.store.read_history(run.run_id, after, size + 1)
+        page = events[:size]
+        token = tokens.history_token(after + size) if len(events) > size else None
+        if token is None and _flag(query, "wait_new_event") and not run.is_closed:
+            # A reader that follows the run needs a place to go on from.
+            token = tokens.history_token(after + len(page))
+        answer = {
+            "workflow_id": run.workflow_id,
+            "run_id": run.run_id,
+            "events": Raw(b"[" + b",".join(page) + b"]"),
+            "next_page_token": token,
+        }
+        return self.surfaces["history"].answer(request, 200, answer)
+
+    async def _siblings(self, request: Request) -> list[Run]:
+        instance = Instance(request.namespace, request.params["workflow_id"])
+        found = list(await self._engine.store.read_instance(instance))
+        if not found:
+            raise InstanceNotFound(f"workflow {instance.workflow_id[:128]} does not exist")
+        return found
+
+    def _require_run(self, request: Request, siblings: list[Run]) -> Run:
+        run_id = request.params["run_id"]
+        for run in siblings:
+            if run.run_id == run_id:
+                return run
+        workflow_id = request.params["workflow_id"]
+        raise RunNotFound(f"workflow {workflow_id[:128]} has no run {run_id[:64]}")
+
+    # Commanding ----------------------------------------------------------------------------------
+
+    async def signal(self, request: Request) -> Response:
+        name = _operation_name(request.params["name"], "signal_name")
+        body = bodies.decode(request.body, bodies.SignalBody)
+        arguments, plain = _input(body.input, "input")
+        target = self._target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
+        if arguments is None and plain is not None:
+            arguments = await self._encode_for_run(target, plain)
+        operation = SignalRun(target, name=name, arguments=arguments)
+        return await self._command(request, "signal", operation, 202, {"signal_name": name})
+
+    async def _encode_for_run(self, target: CommandTarget, plain: bytes) -> bytes:
+        """Plain arguments in the frame of the run that will read them."""
+        runs = await self._engine.store.read_instance(target.instance)
+        return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
+
+    async def cancel(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.StopBody)
+        target = self._target(request, body.request_id, b"cancel")
+        operation = CancelRun(target, reason=body.reason)
+        return await self._command(request, "cancel", operation, 200, {})
+
+    async def terminate(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.StopBody)
+        target = self._target(request, body.request_id, b"terminate")
+        operation = TerminateRun(target, reason=body.reason)
+        return await self._command(request, "terminate", operation, 200, {})
+
+    def _target(
+        self, request: Request, request_id: str | None, *intent: bytes | None
+    ) -> CommandTarget:
+        digest = hashlib.sha256(b"\0".join(part or b"" for part in intent)).hexdigest()
+        return CommandTarget(
+            instance=Instance(request.namespace, request.params["workflow_id"]),
+            run_id=request.params.get("run_id"),
+            request_id=request_id or None,
+            digest=digest[:32],
+        )
+
+    async def _command(
+        self,
+        request: Request,
+        name: str,
+        operation: RunCommand,
+        status: int,
+        members: dict[str, Any],
+    ) -> Response:
+        done: Commanded = await self._engine.submit(operation)
+        pinned = "run_id" in request.params
+        answer = {
+            **members,
+            "outcome": done.outcome,
+            "workflow_id": request.params["workflow_id"],
+            "run_id": done.run_id,
+            "requested_run_id": request.params.get("run_id"),
+            "resolved_run_id": done.run_id,
+            "workflow_type": done.workflow_type,
+            "command_id": done.command_id,
+            "command_status": "accepted",
+            "command_source": "control_plane",
+            "target_scope": "run" if pinned else "instance",
+            "retained": done.retained,
+        }
+        return self.surfaces[name].answer(request, status, answer)
+
+
+def _input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
+    """An envelope, or plain JSON, or neither."""
+    if raw is UNSET:
+        return None, None
+    encoded = bytes(raw)
+    if encoded == b"null":
+        return None, None
+    if is_envelope(encoded):
+        return require_envelope(encoded, field), None
+    if encoded[:1] not in (b"[", b"{"):
+        raise InvalidRequest(field, "must be a list, an object or an envelope")
+    return None, _checked_plain(encoded, field)
+
+
+def _checked_plain(encoded: bytes, field: str) -> bytes:
+    """Plain input that both frames can carry, so that encoding it later cannot fail."""
+    try:
+        for frame in Frame:
+            plain_envelope(encoded, frame)
+    except PayloadError as error:
+        raise InvalidRequest(field, error.message) from None
+    except RecursionError:
+        raise InvalidRequest(field, "is nested too deeply") from None
+    return encoded
+
+
+def _operation_name(name: str, field: str) -> str:
+    if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
+        raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise InvalidRequest(field, "must not hold control characters")
+    return name
+
+
+def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name)
+    if text is None or text == "":
+        return default
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
+        raise InvalidRequest(name, f"must be a number from 1 to {most}")
+    return int(text[:9])
+
+
+def _flag(query: dict[str, str], name: str) -> bool:
+    return query.get(name, "").lower() in ("1", "true")

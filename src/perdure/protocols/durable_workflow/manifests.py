@@ -1,0 +1,274 @@
+"""What the server says about itself. It advertises only what works."""
+
+from typing import Any
+
+from perdure.core import limits
+
+CONTROL_PLANE_VERSION = "2"
+WORKER_PROTOCOL_MINOR = 20
+WORKER_PROTOCOL_VERSION = f"1.{WORKER_PROTOCOL_MINOR}"
+
+RESPONSE_CONTRACT_FIELDS = (
+    "run_id",
+    "workflow_type",
+    "namespace",
+    "business_key",
+    "status",
+    "status_bucket",
+    "is_terminal",
+    "task_queue",
+    "run_number",
+    "run_count",
+    "workflow_count",
+    "is_current_run",
+    "compatibility",
+    "started_at",
+    "closed_at",
+    "last_progress_at",
+    "wait_kind",
+    "wait_reason",
+    "next_page_token",
+    "command_id",
+    "command_status",
+    "command_source",
+    "target_scope",
+    "outcome",
+    "reason",
+    "rejection_reason",
+    "validation_errors",
+    "message",
+)
+"""Members of an answer that its control-plane block repeats."""
+
+SUPPORTED_COMMANDS = (
+    "complete_workflow",
+    "fail_workflow",
+    "continue_as_new",
+    "schedule_activity",
+    "start_timer",
+    "start_child_workflow",
+    "record_side_effect",
+    "record_version_marker",
+    "upsert_search_attributes",
+    "upsert_memo",
+    "open_condition_wait",
+    "open_signal_wait",
+    "cancel_selection_operation",
+)
+
+REQUEST_CONTRACT: dict[str, Any] = {
+    "schema": "durable-workflow.v2.control-plane-request.contract",
+    "version": 1,
+    "operations": {
+        "list": {
+            "fields": {
+                "status": {
+                    "canonical_values": ["running", "completed", "failed"],
+                    "rejected_aliases": {
+                        "cancelled": "failed",
+                        "terminated": "failed",
+                        "pending": "running",
+                        "waiting": "running",
+                    },
+                }
+            }
+        },
+        "start": {
+            "fields": {
+                "duplicate_policy": {
+                    "canonical_values": ["fail", "use-existing"],
+                    "rejected_aliases": {"use_existing": "use-existing"},
+                },
+                "execution_timeout_seconds": {"type": "integer", "min": 1},
+                "run_timeout_seconds": {"type": "integer", "min": 1},
+                "start_delay_seconds": {"type": "integer", "min": 0},
+                "payload_codec": {"type": "string", "canonical_values": ["avro"]},
+            },
+            "unsupported_fields": [
+                "workflow_execution_timeout",
+                "workflow_run_timeout",
+                "workflow_task_timeout",
+                "retry_policy",
+                "idempotency_key",
+                "request_id",
+            ],
+        },
+    },
+}
+
+AUTH_COMPOSITION: dict[str, Any] = {
+    "schema": "durable-workflow.v2.auth-composition.contract",
+    "version": 1,
+    "precedence": {
+        "connection_values": ["flag", "environment", "selected_profile", "default"],
+        "profile_selection": ["flag_env", "DW_ENV", "current_profile", "default_profile"],
+    },
+    "canonical_environment": {
+        "server_url": "DURABLE_WORKFLOW_SERVER_URL",
+        "namespace": "DURABLE_WORKFLOW_NAMESPACE",
+        "auth_token": "DURABLE_WORKFLOW_AUTH_TOKEN",
+        "tls_verify": "DURABLE_WORKFLOW_TLS_VERIFY",
+        "profile": "DW_ENV",
+    },
+    "auth_material": {
+        "token": {
+            "status": "supported",
+            "transport": "bearer_authorization_header",
+            "effective_config_value": "redacted",
+        },
+        "mtls": {"status": "reserved", "effective_config_value": "references_only"},
+        "signed_headers": {"status": "reserved", "effective_config_value": "references_only"},
+    },
+    "effective_config": {
+        "required_fields": ["server_url", "namespace", "profile", "auth", "tls", "identity"],
+        "source_values": [
+            "flag",
+            "environment",
+            "selected_profile",
+            "profile_env",
+            "default",
+            "server",
+        ],
+    },
+    "redaction": {
+        "never_echo": [
+            "bearer_tokens",
+            "private_keys",
+            "shared_signature_keys",
+            "client_certificate_private_key_material",
+            "raw_authorization_headers",
+        ]
+    },
+}
+
+CLIENT_COMPATIBILITY: dict[str, Any] = {
+    "schema": "durable-workflow.v2.client-compatibility",
+    "version": 1,
+    "authority": "protocol_manifests",
+    "top_level_version_role": "informational",
+    "fail_closed": True,
+    "required_protocols": {
+        "auth_composition": {
+            "schema": "durable-workflow.v2.auth-composition.contract",
+            "version": 1,
+        },
+        "control_plane": {
+            "version": CONTROL_PLANE_VERSION,
+            "header": "X-Durable-Workflow-Control-Plane-Version",
+            "request_contract": {
+                "schema": "durable-workflow.v2.control-plane-request.contract",
+                "version": 1,
+            },
+        },
+        "worker_protocol": {
+            "version": WORKER_PROTOCOL_VERSION,
+            "header": "X-Durable-Workflow-Protocol-Version",
+        },
+    },
+}
+
+STRUCTURAL_LIMITS = {
+    "pending_activity_count": limits.PENDING_ACTIVITIES_MAX,
+    "pending_child_count": limits.PENDING_CHILDREN_MAX,
+    "pending_timer_count": limits.PENDING_TIMERS_MAX,
+    "pending_signal_count": limits.PENDING_SIGNALS_MAX,
+    "command_batch_size": limits.COMMANDS_PER_COMPLETION_MAX,
+    "memo_size_bytes": limits.MEMO_BYTES_MAX,
+    "search_attribute_size_bytes": limits.SEARCH_ATTRIBUTES_BYTES_MAX,
+    "history_event_count": limits.HISTORY_EVENTS_MAX,
+}
+
+
+def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, Any]:
+    """What a worker may rely on."""
+    encodings = ["gzip", "deflate"]
+    return {
+        "long_poll_timeout": poll_timeout // limits.SECOND,
+        "supported_workflow_task_commands": list(SUPPORTED_COMMANDS),
+        "workflow_task_poll_request_idempotency": True,
+        "poll_status": True,
+        "history_page_size_default": limits.HISTORY_PAGE_SIZE_DEFAULT,
+        "history_page_size_max": limits.HISTORY_PAGE_SIZE_MAX,
+        "activity_retry_policy": True,
+        "activity_timeouts": True,
+        "activity_lease_renewal": True,
+        "child_workflow_retry_policy": True,
+        "child_workflow_timeouts": True,
+        "parent_close_policy": True,
+        "non_retryable_failures": True,
+        "workflow_memo_updates": {"supported": True},
+        "response_compression": encodings if compression else [],
+        "history_compression": {
+            "supported_encodings": encodings,
+            "compression_threshold": limits.HISTORY_COMPRESSION_EVENTS_MIN,
+        },
+        "worker_status": {
+            "supported": True,
+            "heartbeat_interval_seconds": limits.WORKER_HEARTBEAT_INTERVAL_SECONDS,
+            "stale_after_seconds": limits.WORKER_STALE_AFTER // limits.SECOND,
+        },
+        "worker_deregistration_fencing": {
+            "supported": True,
+            "schema": "durable-workflow.v2.worker-deregistration.v1",
+            "endpoint": "/worker/registrations/{workerId}/deregister",
+            "receipt_retention_seconds": limits.DEREGISTRATION_RECEIPT_SECONDS,
+        },
+    }
+
+
+def cluster_info(
+    *, server_id: str, version: str, default_namespace: str, capabilities: dict[str, Any]
+) -> dict[str, Any]:
+    """The discovery document, as the published SDKs validate it."""
+    return {
+        "server_id": server_id,
+        "version": version,
+        "default_namespace": default_namespace,
+        "capabilities": {
+            "workflow_tasks": True,
+            "activity_tasks": True,
+            "signals": True,
+            "search_attributes": True,
+            "continue_as_new": True,
+            "child_workflows": True,
+            "activity_timeouts": True,
+            "activity_retry_policy": True,
+            "child_workflow_retry_policy": True,
+            "child_workflow_timeouts": True,
+            "parent_close_policy": True,
+            "non_retryable_failures": True,
+            "payload_codec_envelope": True,
+            "payload_codec_envelope_responses": True,
+            "payload_codecs": ["avro"],
+            "response_compression": capabilities["response_compression"],
+            "avro_value_protocol": {
+                "schema": "durable_workflow.protocol.Value",
+                "fingerprint": "e2a33dff55802237",
+                "framing": "single_object",
+                "magic_hex": "c301",
+            },
+        },
+        "limits": {
+            "max_payload_bytes": limits.BODY_BYTES_MAX,
+            "max_memo_bytes": limits.MEMO_BYTES_MAX,
+            "max_search_attributes": limits.SEARCH_ATTRIBUTES_MAX,
+            "max_search_attribute_key_length": limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX,
+            "max_search_attribute_value_bytes": limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX,
+            "max_operation_name_length": limits.OPERATION_NAME_BYTES_MAX,
+            "max_pending_activities": limits.PENDING_ACTIVITIES_MAX,
+            "max_pending_children": limits.PENDING_CHILDREN_MAX,
+        },
+        "structural_limits": STRUCTURAL_LIMITS,
+        "client_compatibility": CLIENT_COMPATIBILITY,
+        "auth_composition_contract": AUTH_COMPOSITION,
+        "control_plane": {
+            "version": CONTROL_PLANE_VERSION,
+            "header": "X-Durable-Workflow-Control-Plane-Version",
+            "request_contract": REQUEST_CONTRACT,
+        },
+        "worker_protocol": {
+            "version": WORKER_PROTOCOL_VERSION,
+            "header": "X-Durable-Workflow-Protocol-Version",
+            "server_capabilities": capabilities,
+        },
+    }

@@ -1,0 +1,90 @@
+"""Payloads at the door: envelopes pass as they are, plain JSON is told apart from them."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.core.payload import Frame, PayloadError, Value, decode, frame_of, is_json_representable
+from perdure.core.rejection import InvalidRequest
+
+_OPENING = b'{"codec":"avro","blob":"'
+_REFERENCES = ("external_storage", "external_payload")
+
+
+class _Inline(Struct, forbid_unknown_fields=True):
+    codec: str
+    blob: str
+
+
+_inline_decoder = msgspec.json.Decoder(_Inline)
+
+
+def is_envelope(encoded: bytes) -> bool:
+    """Whether encoded JSON is an object with exactly the members of an envelope."""
+    if encoded.startswith(_OPENING) and encoded.count(b'"') == 8:
+        return True
+    if not encoded.startswith(b"{"):
+        return False
+    members = msgspec.json.decode(encoded, type=dict[str, Raw])
+    if len(members) != 2 or "codec" not in members:
+        return False
+    return any(name in members for name in ("blob", *_REFERENCES))
+
+
+def require_envelope(encoded: bytes, field: str) -> bytes:
+    """An envelope that may be stored verbatim: a known codec and a text blob, or a reference."""
+    if encoded.startswith(_OPENING) and encoded.count(b'"') == 8:
+        return encoded
+    if not is_envelope(encoded):
+        raise InvalidRequest(field, "must be an envelope of codec and blob")
+    members = msgspec.json.decode(encoded)
+    if members["codec"] != "avro":
+        raise InvalidRequest(f"{field}.codec", "the codec is avro")
+    if "blob" in members and not isinstance(members["blob"], str):
+        raise InvalidRequest(f"{field}.blob", "must be text")
+    if "blob" not in members:
+        reference = next(name for name in _REFERENCES if name in members)
+        if not isinstance(members[reference], dict):
+            raise InvalidRequest(f"{field}.{reference}", "must be an object")
+    return encoded
+
+
+def require_payload(raw: Raw | UnsetType, field: str) -> bytes | None:
+    """The payload of a command: an envelope, a bare blob, or nothing."""
+    if raw is UNSET:
+        return None
+    encoded = bytes(raw)
+    if encoded == b"null":
+        return None
+    if encoded.startswith(b'"'):
+        return b'{"codec":"avro","blob":' + encoded + b"}"
+    return require_envelope(encoded, field)
+
+
+def frame_of_envelope(encoded: bytes) -> Frame | None:
+    """The frame that an inline envelope claims."""
+    try:
+        return frame_of(_inline_decoder.decode(encoded).blob)
+    except msgspec.DecodeError:
+        return None
+
+
+def open_envelope(encoded: bytes | None) -> tuple[bool, Value]:
+    """Whether the value inside could be read, and the value."""
+    if encoded is None or encoded == b"null":
+        return True, None
+    try:
+        if encoded.startswith(b'"'):
+            return True, decode(msgspec.json.decode(encoded, type=str))
+        return True, decode(_inline_decoder.decode(encoded).blob)
+    except (msgspec.DecodeError, PayloadError):
+        return False, None
+
+
+def shown(encoded: bytes | None) -> tuple[Any, bool]:
+    """A payload for people: its value, and whether JSON can show it in full."""
+    readable, value = open_envelope(encoded)
+    if readable and is_json_representable(value):
+        return value, True
+    return None, False

@@ -1,0 +1,44 @@
+"""Whether a report on an attempt was taken before, as its run's history tells."""
+
+import msgspec
+from msgspec import Struct
+
+from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.engine.activity_tasks import AttemptRef
+from perdure.store.interface import Store
+
+
+class _Payload(Struct):
+    sequence: int | None = None
+    activity_attempt_id: str | None = None
+
+
+class _Event(Struct):
+    event_type: str
+    payload: _Payload
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+_OUTCOMES = {
+    "ActivityCompleted": "completed",
+    "ActivityFailed": "failed",
+    "ActivityRetryScheduled": "failed",
+}
+
+
+async def find_recorded_outcome(store: Store, ref: AttemptRef) -> str | None:
+    """`completed`, `failed` or nothing. Slow, and only asked when a report comes twice."""
+    run = await store.read_run(ref.run_id)
+    if run is None or run.namespace != ref.namespace:
+        return None
+    operation = run.operations.get(ref.sequence)
+    if operation is not None and operation.outcome is not None:
+        return _OUTCOMES.get(operation.outcome.event_type)
+    for encoded in await store.read_history(ref.run_id, 0, HISTORY_EVENTS_MAX * 2):
+        if ref.attempt_id.encode() not in encoded:
+            continue
+        event = _decoder.decode(encoded)
+        if event.payload.activity_attempt_id == ref.attempt_id and event.event_type in _OUTCOMES:
+            return _OUTCOMES[event.event_type]
+    return None

@@ -1,0 +1,81 @@
+"""The route table of the protocol."""
+
+from collections.abc import Callable
+
+from perdure.protocols.durable_workflow.control import ControlPlane
+from perdure.protocols.durable_workflow.discovery import Discovery
+from perdure.protocols.durable_workflow.surfaces import (
+    ControlSurface,
+    DiscoverySurface,
+    WorkerSurface,
+)
+from perdure.protocols.durable_workflow.worker import WorkerPlane
+from perdure.web.routing import PUBLIC, Route, Surface
+
+ANY_ROLE = frozenset({"worker", "operator", "admin"})
+WORKER = frozenset({"worker"})
+OPERATOR = frozenset({"operator", "admin"})
+
+
+def routes(
+    control: ControlPlane,
+    worker: WorkerPlane,
+    discovery: Discovery,
+    worker_surface: WorkerSurface,
+    discovery_surface: DiscoverySurface,
+) -> list[Route]:
+    """Every route, with who may use it."""
+    at = control.surfaces
+    flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
+    tasks, activities = "/api/worker/workflow-tasks", "/api/worker/activity-tasks"
+    table = [
+        Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health),
+        Route("GET", "/api/ready", PUBLIC, discovery_surface, discovery.ready),
+        Route("GET", "/api/cluster/info", ANY_ROLE, discovery_surface, discovery.cluster_info),
+        Route("POST", "/api/workflows", OPERATOR, at["start"], control.start),
+        Route("GET", "/api/workflows", OPERATOR, at["list"], control.list_workflows),
+        Route("GET", flow, OPERATOR, at["describe"], control.describe),
+        Route("GET", f"{flow}/runs", OPERATOR, at["list_runs"], control.list_runs),
+        Route("GET", run, OPERATOR, at["describe_run"], control.describe_run),
+        Route("GET", f"{run}/history", OPERATOR, at["history"], control.history),
+    ]
+    for base in (flow, run):
+        table += [
+            Route("POST", f"{base}/signal/{{name}}", OPERATOR, at["signal"], control.signal),
+            Route("POST", f"{base}/cancel", OPERATOR, at["cancel"], control.cancel),
+            Route("POST", f"{base}/terminate", OPERATOR, at["terminate"], control.terminate),
+        ]
+    registration = "/api/worker/registrations/{worker_id}"
+    table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
+    for method, path, handler in (
+        ("POST", "/api/worker/heartbeat", worker.heartbeat_worker),
+        ("DELETE", registration, worker.deregister),
+        ("POST", f"{registration}/deregister", worker.deregister_fenced),
+        ("POST", f"{tasks}/poll", worker.poll_workflow_task),
+        ("POST", f"{tasks}/{{task_id}}/history", worker.page_history),
+        ("POST", f"{tasks}/{{task_id}}/heartbeat", worker.heartbeat_workflow_task),
+        ("POST", f"{tasks}/{{task_id}}/complete", worker.complete_workflow_task),
+        ("POST", f"{tasks}/{{task_id}}/fail", worker.fail_workflow_task),
+        ("POST", f"{activities}/poll", worker.poll_activity_task),
+        ("POST", f"{activities}/{{task_id}}/status", worker.ask_activity),
+        ("POST", f"{activities}/{{task_id}}/heartbeat", worker.heartbeat_activity),
+        ("POST", f"{activities}/{{task_id}}/renew-lease", worker.renew_activity),
+        ("POST", f"{activities}/{{task_id}}/complete", worker.complete_activity),
+        ("POST", f"{activities}/{{task_id}}/fail", worker.fail_activity),
+    ):
+        table.append(Route(method, path, WORKER, worker_surface, handler))
+    return table
+
+
+def surface_of(
+    control: ControlSurface, worker: WorkerSurface, discovery: DiscoverySurface
+) -> Callable[[bytes], Surface]:
+    """Which family a path belongs to, also one that leads nowhere."""
+    known = {b"/api/health", b"/api/ready", b"/api/cluster/info"}
+
+    def find(path: bytes) -> Surface:
+        if path == b"/api/worker" or path.startswith(b"/api/worker/"):
+            return worker
+        return discovery if path in known else control
+
+    return find

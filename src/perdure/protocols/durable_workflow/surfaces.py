@@ -1,0 +1,209 @@
+"""The three families of routes: control plane, worker plane, discovery."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from perdure.core import instant
+from perdure.core.rejection import Rejection
+from perdure.protocols.durable_workflow.manifests import (
+    CONTROL_PLANE_VERSION,
+    RESPONSE_CONTRACT_FIELDS,
+    WORKER_PROTOCOL_MINOR,
+    WORKER_PROTOCOL_VERSION,
+)
+from perdure.protocols.durable_workflow.reasons import STATUS_BY_REJECTION
+from perdure.store.interface import Unavailable
+from perdure.web.message import HttpError, Request, Response
+
+encode = msgspec.json.encode
+
+CONTROL_HEADER = b"x-durable-workflow-control-plane-version"
+WORKER_HEADER = b"x-durable-workflow-protocol-version"
+
+
+def translate(error: Exception) -> HttpError | None:
+    """A refusal of the rules or of the disk as an answer; None for what should not happen."""
+    if isinstance(error, Rejection):
+        status = STATUS_BY_REJECTION[type(error)]
+        return HttpError(status, error.reason, error.message, _wire(error.details))
+    if isinstance(error, Unavailable):
+        seconds = error.retry_after_seconds
+        return HttpError(
+            503,
+            error.reason,
+            error.message,
+            {"retryable": True, "retry_after_seconds": seconds},
+            ((b"retry-after", b"%d" % seconds),),
+        )
+    return None
+
+
+def _wire(details: dict[str, object]) -> dict[str, Any]:
+    """Instants among the details are written as text."""
+    return {
+        key: instant.text(value) if key.endswith("_at") and isinstance(value, int) else value
+        for key, value in details.items()
+    }
+
+
+class Namespaces:
+    """Which namespaces exist, and which one a request means."""
+
+    def __init__(self, default: str) -> None:
+        self.default = default
+        self.known: set[str] = set()
+
+    def resolve(self, request: Request) -> str:
+        asked = request.header(b"x-namespace") or request.query.get("namespace") or self.default
+        namespace = asked.lower()
+        if namespace not in self.known:
+            raise HttpError(
+                404,
+                "namespace_not_found",
+                f"namespace {namespace[:128]} does not exist",
+                {"namespace": namespace[:128], "remediation": "create it, or name another one"},
+            )
+        return namespace
+
+
+class ControlSurface:
+    """Calls of clients and operators. Workflow routes name their operation in every answer."""
+
+    _HEADERS = ((CONTROL_HEADER, CONTROL_PLANE_VERSION.encode()),)
+
+    def __init__(self, namespaces: Namespaces, operation: str | None = None) -> None:
+        self._namespaces = namespaces
+        self._operation = operation
+
+    def of(self, operation: str) -> "ControlSurface":
+        """The same surface for one operation on workflows."""
+        return ControlSurface(self._namespaces, operation)
+
+    def admit(self, request: Request) -> None:
+        asked = request.header(CONTROL_HEADER)
+        if asked != CONTROL_PLANE_VERSION:
+            kind = "missing" if asked is None else "unsupported"
+            raise HttpError(
+                400,
+                f"{kind}_control_plane_version",
+                f"send {CONTROL_HEADER.decode()}: {CONTROL_PLANE_VERSION}",
+                {
+                    "supported_version": CONTROL_PLANE_VERSION,
+                    "requested_version": asked,
+                    "remediation": "use a client of control plane version 2",
+                },
+            )
+        request.namespace = self._namespaces.resolve(request)
+
+    def answer(self, request: Request, status: int, body: dict[str, Any]) -> Response:
+        """A success with the operation's block."""
+        return Response(status, encode(self._with_block(request, body)), self._HEADERS)
+
+    def refuse(self, request: Request, error: HttpError) -> Response:
+        body = {"message": error.message, "reason": error.reason, **error.details}
+        if "errors" in body:
+            body["validation_errors"] = body["errors"]
+        if self._operation is not None:
+            for name in ("workflow_id", "run_id"):
+                if name in request.params:
+                    body.setdefault(name, request.params[name])
+        return Response(
+            error.status, encode(self._with_block(request, body)), (*self._HEADERS, *error.headers)
+        )
+
+    def _with_block(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        operation = self._operation
+        if operation is None:
+            return body
+        workflow_id = body.get("workflow_id", request.params.get("workflow_id"))
+        block: dict[str, Any] = {
+            "schema": "durable-workflow.v2.control-plane-response",
+            "version": 1,
+            "operation": operation,
+            "workflow_id": workflow_id,
+        }
+        if operation == "signal":
+            block["operation_name"] = request.params.get("name")
+            block["operation_name_field"] = "signal_name"
+        for name in RESPONSE_CONTRACT_FIELDS:
+            if name in body:
+                block[name] = body[name]
+        return {**body, "control_plane": block}
+
+
+class WorkerSurface:
+    """Calls of workers. Every answer carries the protocol version and what the server can do."""
+
+    _HEADERS = ((WORKER_HEADER, WORKER_PROTOCOL_VERSION.encode()),)
+
+    def __init__(self, namespaces: Namespaces, capabilities: Callable[[], dict[str, Any]]) -> None:
+        self._namespaces = namespaces
+        envelope = {
+            "protocol_version": WORKER_PROTOCOL_VERSION,
+            "server_capabilities": capabilities(),
+        }
+        self._tail = b"," + encode(envelope)[1:]
+
+    def admit(self, request: Request) -> None:
+        asked = request.header(WORKER_HEADER)
+        if not _is_supported(asked):
+            kind = "missing" if asked is None else "unsupported"
+            message = f"this server speaks worker protocol 1.0 to {WORKER_PROTOCOL_VERSION}"
+            raise HttpError(
+                400,
+                f"{kind}_protocol_version",
+                message,
+                {
+                    "supported_version": WORKER_PROTOCOL_VERSION,
+                    "requested_version": asked,
+                    "remediation": message,
+                },
+            )
+        request.namespace = self._namespaces.resolve(request)
+
+    def answer(self, status: int, body: dict[str, Any]) -> Response:
+        return self.splice(status, encode(body))
+
+    def splice(self, status: int, body: bytes) -> Response:
+        """An answer whose members are encoded already; the envelope is put behind them."""
+        return Response(status, body[:-1] + self._tail, self._HEADERS)
+
+    def refuse(self, request: Request, error: HttpError) -> Response:
+        body = {
+            "error": error.message,
+            "message": error.message,
+            "reason": error.reason,
+            **error.details,
+        }
+        if "errors" in body:
+            body["validation_errors"] = body["errors"]
+        if "task_id" in request.params:
+            body.setdefault("task_id", request.params["task_id"])
+        response = self.answer(error.status, body)
+        return Response(response.status, response.body, (*self._HEADERS, *error.headers))
+
+
+def _is_supported(asked: str | None) -> bool:
+    major, dot, minor = (asked or "").partition(".")
+    if major != "1" or not dot or not minor.isascii() or not minor.isdigit() or len(minor) > 4:
+        return False
+    return int(minor) <= WORKER_PROTOCOL_MINOR
+
+
+class DiscoverySurface:
+    """Health, readiness and cluster info: no version, no namespace needed."""
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    def admit(self, request: Request) -> None:
+        request.namespace = (request.header(b"x-namespace") or self._namespaces.default).lower()
+
+    def answer(self, status: int, body: dict[str, Any]) -> Response:
+        return Response(status, encode(body))
+
+    def refuse(self, request: Request, error: HttpError) -> Response:
+        body = {"message": error.message, "reason": error.reason, **error.details}
+        return Response(error.status, encode(body), error.headers)

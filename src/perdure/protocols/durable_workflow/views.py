@@ -1,0 +1,150 @@
+"""Runs as clients see them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core import instant
+from perdure.core.run.cause import next_cause
+from perdure.core.run.state import Run
+from perdure.core.run.status import CLOSED, bucket
+from perdure.protocols.durable_workflow.payloads import shown
+from perdure.store.interface import Store
+
+
+class _Payload(Struct):
+    input: Raw = Raw(b"null")
+    output: Raw = Raw(b"null")
+
+
+class _Event(Struct):
+    event_type: str
+    payload: _Payload = msgspec.field(default_factory=_Payload)
+
+
+_event_decoder = msgspec.json.Decoder(_Event)
+
+_WAIT_KINDS = {
+    "workflow_task_leased": "workflow-task",
+    "workflow_task_ready": "workflow-task",
+    "backoff": "workflow-task",
+    "delayed_start": "workflow-task",
+}
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """One run in a list."""
+    return {
+        "workflow_id": run.workflow_id,
+        "run_id": run.run_id,
+        "namespace": run.namespace,
+        "workflow_type": run.workflow_type,
+        "business_key": run.business_key,
+        "status": run.status.value,
+        "status_bucket": bucket(run.status).value,
+        "is_terminal": run.is_closed,
+        "task_queue": run.queue,
+        "run_number": run.run_number,
+        "started_at": instant.text(run.started_at),
+        "closed_at": instant.text_or_none(run.closed_at),
+        "closed_reason": run.closed_reason,
+        "payload_codec": run.codec,
+        "memo": run.memo,
+        "search_attributes": run.search_attributes,
+        "compatibility": run.build_id,
+    }
+
+
+def waiting(run: Run) -> dict[str, Any]:
+    """What an open run waits for, in words and as a typed member."""
+    cause = next_cause(run)
+    if cause is None:
+        return {"wait_kind": None, "wait_reason": None, "next_cause": None}
+    member = msgspec.to_builtins(cause)
+    if cause.until is not None:
+        member["until"] = instant.text(cause.until)
+    return {
+        "wait_kind": _WAIT_KINDS.get(cause.kind, cause.kind),
+        "wait_reason": cause.text,
+        "next_cause": member,
+    }
+
+
+async def description(store: Store, run: Run, siblings: Sequence[Run]) -> dict[str, Any]:
+    """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
+    is_current = siblings[-1].run_id == run.run_id
+    is_open = is_current and run.status not in CLOSED
+    view = {
+        **summary(run),
+        "run_count": len(siblings),
+        "is_current_run": is_current,
+        "execution_timeout_seconds": run.execution_timeout_seconds,
+        "run_timeout_seconds": run.run_timeout_seconds,
+        "execution_deadline_at": instant.text_or_none(run.execution_deadline_at),
+        "run_deadline_at": instant.text_or_none(run.run_deadline_at),
+        "last_progress_at": instant.text(run.last_progress_at),
+        "history_events": run.history_count,
+        "history_bytes": run.history_bytes,
+        "continued_from_run_id": run.continued_from_run_id,
+        "continued_to_run_id": run.continued_to_run_id,
+        **waiting(run),
+        "actions": {
+            "can_signal": is_open,
+            "can_query": False,
+            "can_update": False,
+            "can_cancel": is_open,
+            "can_terminate": is_open,
+            "can_repair": False,
+            "can_archive": False,
+        },
+    }
+    started = await store.read_history(run.run_id, 0, 2)
+    view |= _payload_members("input", _member(started, "WorkflowStarted", "input"))
+    if run.is_closed:
+        ending = await store.read_last_events(run.run_id)
+        view |= _payload_members("output", _member(ending, "WorkflowCompleted", "output"))
+        view |= _failure(run)
+    else:
+        view["output"] = None
+    return view
+
+
+def _member(events: list[bytes], event_type: str, name: str) -> bytes | None:
+    for encoded in events:
+        event = _event_decoder.decode(encoded)
+        if event.event_type == event_type:
+            return bytes(getattr(event.payload, name))
+    return None
+
+
+def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
+    """The value when JSON can show it; the envelope only when it cannot."""
+    value, complete = shown(encoded)
+    if complete or encoded is None:
+        return {name: value}
+    return {name: None, f"{name}_envelope": Raw(encoded)}
+
+
+def _failure(run: Run) -> dict[str, Any]:
+    failure = run.failure
+    if failure is None:
+        return {}
+    exception = {
+        "type": failure.exception_type,
+        "class": failure.exception_class,
+        "message": failure.message,
+    }
+    return {
+        "error": failure.message,
+        "exception": exception,
+        "failure": {
+            "failure_id": failure.failure_id,
+            "message": failure.message,
+            "exception_type": failure.exception_type,
+            "exception_class": failure.exception_class,
+            "failure_category": failure.category,
+            "non_retryable": failure.non_retryable,
+        },
+    }

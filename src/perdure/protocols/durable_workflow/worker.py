@@ -1,0 +1,583 @@
+"""The worker plane: registration, polls, and reports on leased tasks."""
+
+import base64
+import zlib
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from perdure.clock import Clock
+from perdure.core import instant, limits
+from perdure.core.fleet.worker import Worker
+from perdure.core.rejection import (
+    InvalidPageToken,
+    RunClosed,
+    StaleAttempt,
+    TaskNotFound,
+)
+from perdure.core.run.activity import Reported
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.state import TaskRef, parse_task_id
+from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
+from perdure.dispatch.polling import Poll, PollAnswer, Polling
+from perdure.engine.activity_tasks import (
+    AskActivity,
+    AttemptOperation,
+    AttemptRef,
+    AttemptView,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    Recorded,
+    RenewActivity,
+)
+from perdure.engine.beat import Engine
+from perdure.engine.fleet import (
+    DeregisterWorker,
+    HeartbeatWorker,
+    RegisterWorker,
+    WorkerReport,
+)
+from perdure.engine.granting import Granting
+from perdure.engine.workflow_tasks import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    Page,
+    PageWorkflowTask,
+    Renewed,
+    RenewWorkflowTask,
+    TaskCompleted,
+)
+from perdure.identity import IdSource
+from perdure.protocols.durable_workflow import bodies, tokens
+from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
+from perdure.protocols.durable_workflow.payloads import is_envelope, require_envelope
+from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
+from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
+from perdure.web.message import Request, Response
+
+_RESUME_MEMBERS = (
+    "workflow_wait_kind",
+    "open_wait_id",
+    "resume_source_kind",
+    "resume_source_id",
+    "workflow_update_id",
+    "workflow_signal_id",
+    "signal_name",
+    "signal_wait_id",
+    "workflow_command_id",
+    "activity_execution_id",
+    "activity_attempt_id",
+    "activity_type",
+    "child_call_id",
+    "child_workflow_run_id",
+    "workflow_sequence",
+    "workflow_event_type",
+    "timer_id",
+    "condition_wait_id",
+    "condition_key",
+    "condition_definition_fingerprint",
+)
+_NO_RESUME: dict[str, Any] = dict.fromkeys(_RESUME_MEMBERS)
+
+
+class WorkerPlane:
+    """Handlers of `/api/worker/…`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        polling: Polling,
+        granting: Granting,
+        clock: Clock,
+        ids: IdSource,
+        surface: WorkerSurface,
+        *,
+        poll_timeout: int,
+    ) -> None:
+        self._engine = engine
+        self._polling = polling
+        self._granting = granting
+        self._clock = clock
+        self._ids = ids
+        self._surface = surface
+        self._poll_timeout = poll_timeout
+
+    # Registration --------------------------------------------------------------------------------
+
+    async def register(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.RegisterBody)
+        offered = Worker(
+            namespace=request.namespace,
+            worker_id=body.worker_id or self._ids.ulid().upper(),
+            queue=body.task_queue,
+            runtime=body.runtime,
+            registered_at=0,
+            heartbeat_at=0,
+            registration_token="",
+            sdk_version=body.sdk_version,
+            build_id=body.build_id or None,
+            workflow_types=body.supported_workflow_types or [],
+            activity_types=body.supported_activity_types or [],
+            fingerprints=body.workflow_definition_fingerprints or {},
+            contracts=body.workflow_command_contracts or {},
+            capabilities=body.capabilities or [],
+            capability_manifest=body.capability_manifest or {},
+            workflow_slots=_or(body.max_concurrent_workflow_tasks, 100),
+            activity_slots=_or(body.max_concurrent_activity_tasks, 100),
+            session_slots=_or(body.max_concurrent_worker_sessions, 10),
+            task_slots=body.task_slots or {},
+            process_metrics=body.process_metrics or {},
+            heartbeat_interval_seconds=body.heartbeat_interval_seconds,
+        )
+        worker: Worker = await self._engine.submit(RegisterWorker(offered, self._ids.token()))
+        return self._surface.answer(
+            201,
+            {
+                "worker_id": worker.worker_id,
+                "registered": True,
+                "namespace": worker.namespace,
+                "task_queue": worker.queue,
+                "runtime": worker.runtime,
+                "build_id": worker.build_id,
+                "status": "active",
+                "registration_token": worker.registration_token,
+                **_cadence(worker),
+            },
+        )
+
+    async def heartbeat_worker(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.WorkerHeartbeatBody)
+        report = WorkerReport(
+            task_slots=body.task_slots,
+            process_metrics=body.process_metrics,
+            heartbeat_interval_seconds=body.heartbeat_interval_seconds,
+        )
+        worker: Worker = await self._engine.submit(
+            HeartbeatWorker(request.namespace, body.worker_id, report)
+        )
+        answer = {"worker_id": worker.worker_id, "acknowledged": True, **_cadence(worker)}
+        return self._surface.answer(200, answer)
+
+    async def deregister(self, request: Request) -> Response:
+        return await self._deregistered(request, None)
+
+    async def deregister_fenced(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.DeregisterBody)
+        return await self._deregistered(request, body.registration_token)
+
+    async def _deregistered(self, request: Request, token: str | None) -> Response:
+        worker: Worker = await self._engine.submit(
+            DeregisterWorker(request.namespace, request.params["worker_id"], token)
+        )
+        answer: dict[str, Any] = {
+            "worker_id": worker.worker_id,
+            "outcome": "deregistered",
+            "recovered_workflow_task_count": worker.recovered_workflow_tasks,
+        }
+        if token is not None:
+            answer["registration_token"] = token
+        return self._surface.answer(200, answer)
+
+    # Polls ---------------------------------------------------------------------------------------
+
+    async def poll_workflow_task(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.PollBody)
+        answer = await self._poll(request, body, "workflow")
+        delivery = answer.delivery
+        if not isinstance(delivery, WorkflowDelivery):
+            return self._empty(answer)
+        events = delivery.events
+        if events is None:
+            store = self._engine.store
+            events = await store.read_history(delivery.run_id, 0, delivery.page_size)
+        task = _workflow_task(delivery, request.namespace)
+        task.update(_page(events, 0, delivery.history_count, body.accept_history_encoding))
+        return self._leased(answer, task)
+
+    async def poll_activity_task(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.PollBody)
+        answer = await self._poll(request, body, "activity")
+        delivery = answer.delivery
+        if not isinstance(delivery, ActivityDelivery):
+            return self._empty(answer)
+        return self._leased(answer, _activity_task(delivery, request.namespace))
+
+    async def _poll(self, request: Request, body: bodies.PollBody, kind: str) -> PollAnswer:
+        timeout = self._poll_timeout
+        if body.timeout_seconds is not None:
+            timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
+        poll = Poll(
+            namespace=request.namespace,
+            worker_id=body.worker_id,
+            queue=body.task_queue,
+            kind=kind,
+            timeout=timeout,
+            build_id=body.build_id or None,
+            request_id=body.poll_request_id or None,
+            page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
+        )
+        return await self._polling.poll(poll, request.gone)
+
+    def _empty(self, answer: PollAnswer) -> Response:
+        return self._surface.answer(
+            200,
+            {
+                "task": None,
+                "poll_status": answer.status.value,
+                "server_time": instant.text(self._clock.now()),
+            },
+        )
+
+    def _leased(self, answer: PollAnswer, task: dict[str, Any]) -> Response:
+        lease = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
+        return self._surface.answer(
+            200,
+            {
+                "task": task,
+                "lease": lease,
+                "poll_status": answer.status.value,
+                "server_time": instant.text(self._clock.now()),
+            },
+        )
+
+    # Workflow tasks ------------------------------------------------------------------------------
+
+    async def page_history(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.HistoryPageBody)
+        ref = _require_ref(request, "w")
+        after = tokens.parse_history_token(body.next_history_page_token)
+        size = body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT
+        page: Page = await self._engine.submit(
+            PageWorkflowTask(
+                request.namespace, ref.run_id, _report(ref, body), after=after, limit=size
+            )
+        )
+        if after > page.total:
+            raise InvalidPageToken("the page token points behind the history")
+        events = page.events
+        if events is None:
+            events = await self._engine.store.read_history(ref.run_id, after, size)
+            events = events[: max(page.total - after, 0)]
+        answer = {
+            "task_id": request.params["task_id"],
+            "workflow_task_attempt": body.workflow_task_attempt,
+            **_page(events, after, page.total, body.accept_history_encoding),
+        }
+        return self._surface.answer(200, answer)
+
+    async def heartbeat_workflow_task(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.TaskLease)
+        ref = _require_ref(request, "w")
+        renewed: Renewed = await self._engine.submit(
+            RenewWorkflowTask(
+                request.namespace,
+                ref.run_id,
+                _report(ref, body),
+                timeout=self._granting.workflow_timeout,
+            )
+        )
+        return self._surface.answer(
+            200,
+            {
+                "task_id": request.params["task_id"],
+                "workflow_task_attempt": body.workflow_task_attempt,
+                "lease_owner": body.lease_owner,
+                "renewed": True,
+                "lease_expires_at": instant.text(renewed.lease_expires_at),
+                "run_status": renewed.run_status,
+                "task_status": "leased",
+                "reason": None,
+            },
+        )
+
+    async def complete_workflow_task(self, request: Request) -> Response:
+        body = bodies.decode(request.body, CompleteTaskBody)
+        ref = _require_ref(request, "w")
+        commands = translate_commands(body.commands)
+        done: TaskCompleted = await self._engine.submit(
+            CompleteWorkflowTask(request.namespace, ref.run_id, _report(ref, body), commands)
+        )
+        return self._surface.answer(200, _task_answer(request, body, done))
+
+    async def fail_workflow_task(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.FailTaskBody)
+        ref = _require_ref(request, "w")
+        failure = body.failure
+        done: TaskCompleted = await self._engine.submit(
+            FailWorkflowTask(
+                request.namespace,
+                ref.run_id,
+                _report(ref, body),
+                failure_type=failure.type,
+                message=failure.message[:2000],
+            )
+        )
+        return self._surface.answer(200, _task_answer(request, body, done))
+
+    # Activity tasks ------------------------------------------------------------------------------
+
+    async def complete_activity(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.CompleteActivityBody)
+        ref = _attempt_ref(request, body)
+        encoded = b"null" if body.result is UNSET else bytes(body.result)
+        result = None if encoded == b"null" else encoded
+        plain = result is not None and not is_envelope(result)
+        if result is not None and not plain:
+            require_envelope(result, "result")
+        operation = CompleteActivity(ref, result, plain=plain)
+        return await self._report_outcome(request, ref, operation, "completed")
+
+    async def fail_activity(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.FailActivityBody)
+        ref = _attempt_ref(request, body)
+        operation = FailActivity(ref, _reported(body.failure))
+        return await self._report_outcome(request, ref, operation, "failed")
+
+    async def _report_outcome(
+        self, request: Request, ref: AttemptRef, operation: AttemptOperation, outcome: str
+    ) -> Response:
+        next_task_id = None
+        try:
+            recorded: Recorded = await self._engine.submit(operation)
+            next_task_id = recorded.next_task_id
+        except (StaleAttempt, RunClosed):
+            # A report that was taken before gets its answer again.
+            known = await find_recorded_outcome(self._engine.store, ref)
+            if known != outcome:
+                raise
+        return self._surface.answer(
+            200,
+            {
+                "task_id": request.params["task_id"],
+                "activity_attempt_id": ref.attempt_id,
+                "outcome": outcome,
+                "recorded": True,
+                "reason": None,
+                "next_task_id": next_task_id,
+            },
+        )
+
+    async def heartbeat_activity(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
+        ref = _attempt_ref(request, body)
+        members = {
+            "message": body.message,
+            "current": body.current,
+            "total": body.total,
+            "unit": body.unit,
+            "details": body.details,
+        }
+        progress = {key: value for key, value in members.items() if value is not None}
+        operation = HeartbeatActivity(
+            ref,
+            timeout=self._granting.activity_timeout,
+            progress=encode(progress) if progress else None,
+        )
+        view: AttemptView = await self._engine.submit(operation)
+        return self._surface.answer(200, _attempt_answer(request, ref, view))
+
+    async def ask_activity(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.AttemptLease)
+        ref = _attempt_ref(request, body)
+        view: AttemptView = await self._engine.submit(AskActivity(ref))
+        deadlines = {kind: instant.text(at) for kind, at in view.deadlines.items()}
+        answer = {
+            **_attempt_answer(request, ref, view),
+            "deadlines": deadlines or None,
+            "worker_session": None,
+        }
+        return self._surface.answer(200, answer)
+
+    async def renew_activity(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.AttemptLease)
+        ref = _attempt_ref(request, body)
+        view: AttemptView = await self._engine.submit(
+            RenewActivity(ref, timeout=self._granting.activity_timeout)
+        )
+        answer: dict[str, Any] = {
+            "workflow_task_id": request.params["task_id"],
+            "workflow_instance_id": view.workflow_id,
+            "workflow_run_id": ref.run_id,
+            "activity_execution_id": view.execution_id,
+            "activity_attempt_id": ref.attempt_id,
+            "attempt_number": view.attempt_number,
+            "lease_owner": ref.owner,
+            "lease_renewed": True,
+            "can_continue": True,
+            "cancel_requested": False,
+            "heartbeat_recorded": False,
+            "reason": None,
+            "server_time": instant.text(self._clock.now()),
+            "lease_expires_at": instant.text_or_none(view.lease_expires_at),
+        }
+        if view.heartbeat_at is not None:
+            answer["last_heartbeat_at"] = instant.text(view.heartbeat_at)
+        if "heartbeat" in view.deadlines:
+            answer["heartbeat_deadline_at"] = instant.text(view.deadlines["heartbeat"])
+        return self._surface.answer(200, answer)
+
+
+def _or(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _cadence(worker: Worker) -> dict[str, int]:
+    interval = worker.heartbeat_interval_seconds or limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
+    return {
+        "heartbeat_interval_seconds": interval,
+        "stale_after_seconds": limits.WORKER_STALE_AFTER // limits.SECOND,
+    }
+
+
+def _require_ref(request: Request, kind: str) -> TaskRef:
+    ref = parse_task_id(request.params["task_id"], kind)
+    if ref is None:
+        raise TaskNotFound("there is no such task")
+    return ref
+
+
+def _report(ref: TaskRef, body: bodies.TaskLease) -> TaskReport:
+    return TaskReport(number=ref.number, owner=body.lease_owner, attempt=body.workflow_task_attempt)
+
+
+def _attempt_ref(request: Request, body: bodies.AttemptLease) -> AttemptRef:
+    ref = _require_ref(request, "a")
+    return AttemptRef(
+        namespace=request.namespace,
+        run_id=ref.run_id,
+        sequence=ref.place,
+        attempt_id=body.activity_attempt_id,
+        owner=body.lease_owner,
+    )
+
+
+def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]:
+    return {
+        "task_id": delivery.task_id,
+        "task_kind": "workflow",
+        "workflow_id": delivery.workflow_id,
+        "run_id": delivery.run_id,
+        "namespace": namespace,
+        "workflow_type": delivery.workflow_type,
+        "workflow_task_attempt": delivery.attempt,
+        "payload_codec": "avro",
+        "arguments": msgspec.Raw(delivery.arguments),
+        "run_status": delivery.run_status,
+        "task_queue": delivery.queue,
+        "compatibility": delivery.build_id,
+        "lease_owner": delivery.owner,
+        "lease_expires_at": instant.text(delivery.lease_expires_at),
+        "last_history_sequence": delivery.history_count,
+        "cancel_requested": False,
+        **_NO_RESUME,
+        **delivery.resume,
+    }
+
+
+def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]:
+    task: dict[str, Any] = {
+        "task_id": delivery.task_id,
+        "workflow_id": delivery.workflow_id,
+        "run_id": delivery.run_id,
+        "namespace": namespace,
+        "activity_execution_id": delivery.execution_id,
+        "activity_attempt_id": delivery.attempt_id,
+        "attempt_number": delivery.attempt,
+        "activity_type": delivery.activity_type,
+        "payload_codec": "avro",
+        "arguments": msgspec.Raw(delivery.arguments),
+        "task_queue": delivery.queue,
+        "lease_owner": delivery.owner,
+        "lease_expires_at": instant.text(delivery.lease_expires_at),
+    }
+    retry, timeouts = delivery.retry, delivery.timeouts
+    policy: dict[str, Any] = {
+        "snapshot_version": 1,
+        "max_attempts": 1 if retry is None else retry.attempts_max,
+        "backoff_seconds": [] if retry is None else retry.backoff_seconds,
+        "non_retryable_error_types": [] if retry is None else retry.non_retryable_types,
+    }
+    for name in ("start_to_close", "schedule_to_start", "schedule_to_close", "heartbeat"):
+        seconds = getattr(timeouts, name)
+        if seconds is not None:
+            policy[f"{name}_timeout"] = seconds
+    if retry is not None or len(policy) > 4:
+        task["retry_policy"] = policy
+    if delivery.deadlines:
+        task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
+    return task
+
+
+def _page(events: list[bytes], after: int, total: int, encoding: str | None) -> dict[str, Any]:
+    """One page of history, compressed when the worker asks and it is worth it."""
+    last = after + len(events)
+    page: dict[str, Any] = {
+        "total_history_events": total,
+        "next_history_page_token": tokens.history_token(last) if last < total and events else None,
+    }
+    encoded = b"[" + b",".join(events) + b"]"
+    chosen = _history_encoding(encoding)
+    if chosen is None or len(events) < limits.HISTORY_COMPRESSION_EVENTS_MIN:
+        page["history_events"] = msgspec.Raw(encoded)
+        return page
+    window = 31 if chosen == "gzip" else -15
+    compressor = zlib.compressobj(6, zlib.DEFLATED, window)
+    packed = compressor.compress(encoded) + compressor.flush()
+    page["history_events"] = []
+    page["history_events_compressed"] = base64.b64encode(packed).decode()
+    page["history_events_encoding"] = chosen
+    return page
+
+
+def _history_encoding(accepted: str | None) -> str | None:
+    names = {name.strip().lower() for name in (accepted or "").split(",")}
+    return next((name for name in ("gzip", "deflate") if name in names), None)
+
+
+def _task_answer(request: Request, body: bodies.TaskLease, done: TaskCompleted) -> dict[str, Any]:
+    receipt = done.receipt
+    failed = receipt.outcome == "failed"
+    return {
+        "task_id": request.params["task_id"],
+        "workflow_task_attempt": body.workflow_task_attempt,
+        "outcome": receipt.outcome,
+        "recorded": True,
+        "run_id": done.run_id,
+        "run_status": done.run_status,
+        "created_task_ids": [] if failed else receipt.created_task_ids,
+        "next_task_id": receipt.created_task_ids[0] if failed else None,
+        "reason": None,
+    }
+
+
+def _reported(failure: bodies.ActivityFailure) -> Reported:
+    details = None if failure.details is UNSET else bytes(failure.details)
+    return Reported(
+        message=failure.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
+        exception_type=failure.type,
+        exception_class=failure.class_,
+        code=failure.code,
+        non_retryable=bool(failure.non_retryable) or failure.retryable is False,
+        stack_trace=failure.stack_trace,
+        details=None if details == b"null" else details,
+        timeout_kind=failure.timeout_type if failure.kind == "timeout" else None,
+        cancelled=bool(failure.cancelled) or failure.kind == "cancellation",
+    )
+
+
+def _attempt_answer(request: Request, ref: AttemptRef, view: AttemptView) -> dict[str, Any]:
+    return {
+        "task_id": request.params["task_id"],
+        "activity_attempt_id": ref.attempt_id,
+        "lease_owner": ref.owner,
+        "can_continue": view.can_continue,
+        "cancel_requested": view.cancel_requested,
+        "reason": view.reason,
+        "heartbeat_recorded": view.recorded,
+        "last_heartbeat_at": instant.text_or_none(view.heartbeat_at),
+        "lease_expires_at": instant.text_or_none(view.lease_expires_at),
+        "run_closed_reason": view.run_closed_reason,
+        "run_closed_at": instant.text_or_none(view.run_closed_at),
+    }

@@ -1,0 +1,1 @@
+"""The wiring: settings, assembly, lifespan."""

@@ -1,0 +1,118 @@
+"""Settings, from the environment and the command line. Documented in docs/settings.md."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
+
+from perdure.core import limits
+
+
+class SettingsError(Exception):
+    """A setting that makes no sense, with one sentence that says why."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Everything that an operator can choose."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    store: str = "sqlite:///./perdure.db"
+    auth_driver: str = "token"
+    auth_token: str | None = None
+    role_tokens: dict[str, str] = {}
+    default_namespace: str = "default"
+    server_id: str = "perdure"
+    poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
+    workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
+    activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
+    body_bytes_max: int = limits.BODY_BYTES_MAX
+    compression: bool = True
+
+
+ENVIRONMENT: dict[str, str] = {
+    "PERDURE_HOST": "address to listen on",
+    "PERDURE_PORT": "port to listen on; 0 takes any free one",
+    "PERDURE_STORE": "where runs are kept, as sqlite:///path",
+    "DW_SERVER_ID": "name of this server in cluster info",
+    "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
+    "DW_AUTH_DRIVER": "token or none",
+    "DW_AUTH_TOKEN": "one token for everything",
+    "DW_WORKER_TOKEN": "token of workers",
+    "DW_OPERATOR_TOKEN": "token of operators",
+    "DW_ADMIN_TOKEN": "token of administrators",
+    "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
+    "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
+    "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
+    "DW_MAX_PAYLOAD_BYTES": "largest request body",
+    "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
+}
+"""Every variable that is read, with what it is for."""
+
+
+def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
+    """Settings from the environment; what is given on the command line wins."""
+    values: dict[str, object] = {
+        "host": environment.get("PERDURE_HOST"),
+        "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
+        "store": environment.get("PERDURE_STORE"),
+        "server_id": environment.get("DW_SERVER_ID"),
+        "default_namespace": environment.get("DW_DEFAULT_NAMESPACE"),
+        "auth_driver": environment.get("DW_AUTH_DRIVER"),
+        "auth_token": environment.get("DW_AUTH_TOKEN"),
+        "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
+        "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
+        "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),
+        "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
+        "role_tokens": {
+            role: token
+            for role in ("worker", "operator", "admin")
+            if (token := environment.get(f"DW_{role.upper()}_TOKEN"))
+        },
+    }
+    if "DW_COMPRESSION_ENABLED" in environment:
+        off = ("0", "false", "no", "off")
+        values["compression"] = environment["DW_COMPRESSION_ENABLED"].lower() not in off
+    values |= given
+    return Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+
+
+def require_credentials(settings: Settings) -> None:
+    """A server for others must not stand open by accident."""
+    if settings.auth_driver == "none":
+        return
+    if settings.auth_driver != "token":
+        raise SettingsError(f"DW_AUTH_DRIVER is token or none, not {settings.auth_driver!r}")
+    if not settings.auth_token and not settings.role_tokens:
+        raise SettingsError(
+            "no credentials: set DW_AUTH_TOKEN (or DW_WORKER_TOKEN, DW_OPERATOR_TOKEN and "
+            "DW_ADMIN_TOKEN), or say DW_AUTH_DRIVER=none"
+        )
+
+
+def sqlite_path(store: str) -> Path:
+    """The file of a `sqlite:///path` store. Like everywhere, the path is absolute."""
+    parts = urlsplit(store)
+    if parts.scheme != "sqlite" or parts.netloc or parts.query:
+        raise SettingsError(f"--store is sqlite:///path/to/file.db, not {store.split(':')[0]}:…")
+    path = unquote(parts.path)
+    if path.startswith("/./"):
+        return Path(path[1:])
+    if len(path) < 2:
+        raise SettingsError("--store sqlite:/// needs the path of a file")
+    return Path(path)
+
+
+def _integer(environment: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    text = environment.get(name)
+    if text is None or text == "":
+        return None
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
+        raise SettingsError(f"{name} is a number from {least} to {most}, not {text!r}")
+    return int(text)
+
+
+def _seconds(environment: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    seconds = _integer(environment, name, least, most)
+    return None if seconds is None else seconds * limits.SECOND

@@ -1,0 +1,1 @@
+"""The floor: HTTP without the domain. Knows no other room."""
