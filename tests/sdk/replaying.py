@@ -48,6 +48,10 @@ _OUTCOMES = {
     "ConditionWaitTimedOut": "wait",
 }
 
+# What the server notes while it closes a run from outside, before the run's last event.
+_CLOSING_STEPS = ("CancelRequested", "TerminateRequested", "ActivityCancelled", "TimerCancelled")
+
+_ENDS = (CompleteWorkflow, FailWorkflow)
 _CANCELS = (workflow.CancelDurableOperation,) if since("2.0.0") else ()
 _REPLAYER = Replayer(workflows=programs.WORKFLOWS)
 
@@ -116,10 +120,18 @@ def replay_cold(events: Sequence[Event], *, run_id: str, following: Sequence[Eve
         started = next(event for event in following if kind(event) == "WorkflowStarted")
         assert end.arguments == decoded(started["payload"]["input"])
     else:
-        ended = [
-            command for command in commands if isinstance(command, CompleteWorkflow | FailWorkflow)
-        ]
-        assert not ended, f"the run was closed from outside, yet replay ended in {ended!r}"
+        before = _before_the_closing(events)
+        commands = _REPLAYER.replay(before, run_id=run_id).commands
+        ended = [command for command in commands if isinstance(command, _ENDS)]
+        assert not ended, f"the run was closed from outside, yet its code ended in {ended!r}"
+
+
+def _before_the_closing(events: Sequence[Event]) -> list[Event]:
+    """What the code knew before the run was closed from outside, which cancels its operations."""
+    position = next(number for number, event in enumerate(events) if kind(event) in CLOSING)
+    while kind(events[position - 1]) in _CLOSING_STEPS:
+        position -= 1
+    return list(events[:position])
 
 
 def _require_only_cancels(commands: Sequence[Any]) -> None:

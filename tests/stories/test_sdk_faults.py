@@ -17,8 +17,8 @@ CRASHES = 5
 
 # Leases that end soon, so that the work of the dead is soon taken up by the living.
 SHORT_LEASES = {
-    "PERDURE_WORKFLOW_TASK_LEASE_SECONDS": "2",
-    "PERDURE_ACTIVITY_TASK_LEASE_SECONDS": "2",
+    "DW_WORKFLOW_TASK_TIMEOUT": "2",
+    "DW_ACTIVITY_TASK_TIMEOUT": "2",
 }
 
 

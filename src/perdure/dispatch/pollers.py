@@ -29,7 +29,7 @@ class ParkedPoller:
         worker: Worker,
         names: frozenset[str],
         page_size: int,
-        on_abandoned: Callable[[Delivery], None],
+        on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
     ) -> None:
         self.key = key
         self.worker = worker
@@ -46,7 +46,7 @@ class ParkedPoller:
             assert isinstance(activity, Activity)
             delivery = deliver_activity(run, activity)
         if self.answer.done():
-            self.on_abandoned(delivery)
+            self.on_abandoned(self, delivery)
         else:
             self.answer.set_result(delivery)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import StrEnum
 
 from msgspec import Struct
@@ -53,6 +53,11 @@ class PollAnswer(Struct, frozen=True):
 
 PollKey = tuple[str, str, str, str, str]
 
+_EMPTY = {
+    "workflow": PollStatus.NO_WORKFLOW_CAPABILITY,
+    "activity": PollStatus.NO_ACTIVITY_CAPABILITY,
+}
+
 
 class Polling:
     """Parks polls, and remembers the leases that recent polls were given."""
@@ -61,22 +66,57 @@ class Polling:
         self._engine = engine
         self._yard = yard
         self._granting = granting
-        self._answers: OrderedDict[PollKey, asyncio.Future[PollAnswer]] = OrderedDict()
+        self._polls: OrderedDict[PollKey, ParkedPoller] = OrderedDict()
         yard.connect(self._look)
         self._looks: set[asyncio.Task[None]] = set()
 
-    async def poll(self, poll: Poll, gone: Callable[[], Awaitable[None]]) -> PollAnswer:
-        """Wait for a task. `gone` returns when the client has left; then nothing is leased."""
+    async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
+        """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
         worker = self._require_worker(poll)
-        if poll.request_id is None:
-            return await self._wait(poll, worker, gone)
-        key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
-        earlier = self._answers.get(key)
-        if earlier is not None:
-            answer = await self._repeat(poll, earlier)
-            if answer is not None:
+        key = None
+        if poll.request_id is not None:
+            key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
+            earlier = self._polls.get(key)
+            if earlier is not None and (answer := await self._repeat(poll, earlier)) is not None:
                 return answer
-        return await self._lead(key, poll, worker, gone)
+        types = worker.workflow_types if poll.kind == "workflow" else worker.activity_types
+        poller = ParkedPoller(
+            key=QueueKey(poll.namespace, poll.queue, poll.kind),
+            worker=worker,
+            names=routing_names(types, worker.build_id),
+            page_size=poll.page_size,
+            on_abandoned=self._give_back,
+        )
+        self._yard.park(poller)
+        if key is not None:
+            self._remember(key, poller)
+        delivery = await self._wait(poller, poll.timeout, watch)
+        if delivery is not None:
+            return PollAnswer(PollStatus.LEASED, delivery)
+        if key is not None and self._polls.get(key) is poller:
+            del self._polls[key]
+        return PollAnswer(_EMPTY[poll.kind] if not poller.names else PollStatus.EMPTY)
+
+    async def _wait(
+        self,
+        poller: ParkedPoller,
+        patience: int,
+        watch: Callable[[Callable[[], object]], None],
+    ) -> Delivery | None:
+        answer = poller.answer
+        # A poll with no time still gives the engine one chance to look at what is ready.
+        timer = asyncio.get_running_loop().call_later(max(patience / SECOND, 0.02), answer.cancel)
+        watch(answer.cancel)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return None
+        finally:
+            timer.cancel()
+            self._yard.leave(poller)
 
     def _require_worker(self, poll: Poll) -> Worker:
         worker = self._engine.workers.get((poll.namespace, poll.worker_id))
@@ -87,39 +127,21 @@ class Polling:
         require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
         return worker
 
-    async def _lead(
-        self, key: PollKey, poll: Poll, worker: Worker, gone: Callable[[], Awaitable[None]]
-    ) -> PollAnswer:
-        future: asyncio.Future[PollAnswer] = asyncio.get_running_loop().create_future()
-        self._answers[key] = future
-        while len(self._answers) > POLL_ANSWERS_MAX:
-            self._answers.popitem(last=False)
-        try:
-            answer = await self._wait(poll, worker, gone)
-        except BaseException:
-            future.cancel()
-            self._forget(key, future)
-            raise
-        future.set_result(answer)
-        if answer.delivery is None:
-            self._forget(key, future)
-        return answer
+    def _remember(self, key: PollKey, poller: ParkedPoller) -> None:
+        self._polls[key] = poller
+        while len(self._polls) > POLL_ANSWERS_MAX:
+            self._polls.popitem(last=False)
 
-    def _forget(self, key: PollKey, future: "asyncio.Future[PollAnswer]") -> None:
-        if self._answers.get(key) is future:
-            del self._answers[key]
-
-    async def _repeat(self, poll: Poll, earlier: "asyncio.Future[PollAnswer]") -> PollAnswer | None:
-        """The answer of the poll that is repeated, if its lease still stands."""
-        try:
-            answer = await asyncio.shield(earlier)
-        except asyncio.CancelledError:
-            if earlier.cancelled():
-                return None
-            raise
-        if answer.delivery is None:
-            return answer
-        return answer if await self._still_leased(poll.namespace, answer.delivery) else None
+    async def _repeat(self, poll: Poll, earlier: ParkedPoller) -> PollAnswer | None:
+        """The answer of the poll that is repeated, if it has one whose lease still stands."""
+        if not earlier.answer.done():
+            await asyncio.wait({earlier.answer}, timeout=poll.timeout / SECOND)
+        if not earlier.answer.done() or earlier.answer.cancelled():
+            return None
+        delivery = earlier.answer.result()
+        if not await self._still_leased(poll.namespace, delivery):
+            return None
+        return PollAnswer(PollStatus.LEASED, delivery)
 
     async def _still_leased(self, namespace: str, delivery: Delivery) -> bool:
         try:
@@ -136,58 +158,7 @@ class Polling:
         except Rejection:
             return False
 
-    async def _wait(
-        self, poll: Poll, worker: Worker, gone: Callable[[], Awaitable[None]]
-    ) -> PollAnswer:
-        workflow = poll.kind == "workflow"
-        types = worker.workflow_types if workflow else worker.activity_types
-        names = routing_names(types, worker.build_id)
-        empty = PollStatus.EMPTY
-        if not names:
-            empty = (
-                PollStatus.NO_WORKFLOW_CAPABILITY if workflow else PollStatus.NO_ACTIVITY_CAPABILITY
-            )
-        poller = ParkedPoller(
-            key=QueueKey(poll.namespace, poll.queue, poll.kind),
-            worker=worker,
-            names=names,
-            page_size=poll.page_size,
-            on_abandoned=lambda delivery: self._give_back(poll.namespace, delivery),
-        )
-        self._yard.park(poller)
-        try:
-            delivery = await self._answered(poller, poll.timeout, gone)
-        finally:
-            self._yard.leave(poller)
-            poller.answer.cancel()
-        return PollAnswer(empty) if delivery is None else PollAnswer(PollStatus.LEASED, delivery)
-
-    async def _answered(
-        self, poller: ParkedPoller, timeout: int, gone: Callable[[], Awaitable[None]]
-    ) -> Delivery | None:
-        answer = poller.answer
-        loop = asyncio.get_running_loop()
-        watcher = asyncio.ensure_future(gone())
-
-        def stop(_: object = None) -> None:
-            if not answer.done():
-                answer.cancel()
-
-        watcher.add_done_callback(stop)
-        # A poll with no time still gives the engine one chance to look at what is ready.
-        patience = loop.call_later(max(timeout / SECOND, 0.02), stop)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return None
-        finally:
-            patience.cancel()
-            watcher.cancel()
-
-    def _give_back(self, namespace: str, delivery: Delivery) -> None:
+    def _give_back(self, poller: ParkedPoller, delivery: Delivery) -> None:
         """A lease that nobody is there to receive goes back at once."""
         if isinstance(delivery, WorkflowDelivery):
             self._engine.send(
@@ -199,7 +170,7 @@ class Polling:
                 )
             )
         else:
-            self._engine.send(ReleaseActivity(_attempt(namespace, delivery)))
+            self._engine.send(ReleaseActivity(_attempt(poller.key.namespace, delivery)))
 
     def _look(self, key: QueueKey) -> None:
         task = asyncio.get_running_loop().create_task(self._claim(key), name=f"claim {key.queue}")

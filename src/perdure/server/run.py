@@ -1,16 +1,14 @@
 """The life of a server: open, listen, serve, drain, close."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
 import sys
 
-import uvicorn
-
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings
+from perdure.web.server import Connections, listen
 
 DRAIN_SECONDS = 10
 """How long a stopping server lets requests finish."""
@@ -45,46 +43,20 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Uvicorn(uvicorn.Server):
-    """Uvicorn without its own signal handling: stopping is ours, because polls must drain."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield
-
-
 async def _listen_and_serve(server: Server, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        server.app,
-        loop="none",
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-        backlog=4096,
-    )
-    uvicorn_server = _Uvicorn(config)
-    serving = asyncio.create_task(uvicorn_server.serve([listener]), name="http")
+    connections = Connections(server.app)
+    accepting = await listen(connections, listener)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    while not uvicorn_server.started and not serving.done():
-        await asyncio.sleep(0.005)
     host, port = listener.getsockname()[:2]
     print(f"perdure listening on http://{host}:{port}", flush=True)
-    stopping = asyncio.create_task(stop.wait(), name="stop")
-    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
+    await stop.wait()
     log.info("draining")
-    uvicorn_server.should_exit = True
+    accepting.close()
     server.drain()
-    await serving
+    await connections.drain(DRAIN_SECONDS)
 
 
 def configure_logging(level: str) -> None:

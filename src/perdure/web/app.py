@@ -5,17 +5,8 @@ from collections.abc import Callable
 
 from perdure.web.auth import Authenticator, require_role
 from perdure.web.compression import choose, compress
-from perdure.web.message import (
-    ClientGone,
-    HttpError,
-    Receive,
-    Request,
-    Response,
-    Scope,
-    Send,
-    too_large,
-)
-from perdure.web.routing import Router, Surface
+from perdure.web.message import HttpError, Request, Response, too_large
+from perdure.web.routing import PUBLIC, Router, Surface
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +14,7 @@ _JSON = b"application/json"
 
 
 class Application:
-    """An ASGI application over a route table."""
+    """Answers requests by a route table."""
 
     def __init__(
         self,
@@ -36,57 +27,53 @@ class Application:
         compression_bytes_min: int | None,
     ) -> None:
         self.router = router
+        self.body_bytes_max = body_bytes_max
         self._authenticator = authenticator
         self._surface_of = surface_of
         self._translate = translate
-        self._body_bytes_max = body_bytes_max
         self._compression_bytes_min = compression_bytes_min
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1000})
-            return
-        request = Request(scope, receive)
+    async def answer(self, request: Request) -> Response:
+        """The answer to a request, whatever happens."""
+        surface: Surface | None = None
         try:
-            response = await self._answer(request)
-        except ClientGone:
-            return
-        await self._send(request, response, send)
-
-    async def _answer(self, request: Request) -> Response:
-        surface = self._surface_of(request.path)
-        try:
-            self._check_length(request)
-            await request.read_body(self._body_bytes_max)
-            self._check_media_type(request)
+            self._check_body(request)
             route = self.router.find(request)
             surface = route.surface
-            if "*public*" not in route.roles:
+            if route.roles is not PUBLIC:
                 request.principal = self._authenticator.authenticate(request)
                 require_role(request.principal, route.roles)
             surface.admit(request)
-            return await route.handler(request)
+            response = await route.handler(request)
         except HttpError as error:
-            return surface.refuse(request, error)
-        except ClientGone:
-            raise
+            surface = surface or self._surface_of(request.path)
+            response = surface.refuse(request, error)
         except Exception as error:
-            translated = self._translate(error)
-            if translated is None:
-                log.exception("%s %s is broken", request.method, request.path.decode("latin-1"))
-                translated = HttpError(500, "server_error", "the server has made a mistake")
-            return surface.refuse(request, translated)
+            surface = surface or self._surface_of(request.path)
+            response = surface.refuse(request, self._explain(request, error))
+        if b"accept-encoding" in request.headers:
+            self._compress(request, response)
+        return response
 
-    def _check_length(self, request: Request) -> None:
-        length = request.headers.get(b"content-length")
-        if length is not None and length.isdigit() and int(length) > self._body_bytes_max:
-            raise too_large(self._body_bytes_max)
+    def _explain(self, request: Request, error: Exception) -> HttpError:
+        translated = self._translate(error)
+        if translated is None:
+            path = request.path.decode("latin-1")
+            log.error("%s %s is broken", request.method, path, exc_info=error)
+            translated = HttpError(500, "server_error", "the server has made a mistake")
+        return translated
 
-    def _check_media_type(self, request: Request) -> None:
+    def _check_body(self, request: Request) -> None:
+        if request.refusal is not None:
+            raise request.refusal
         if not request.body:
             return
-        media_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        if len(request.body) > self.body_bytes_max:
+            raise too_large(self.body_bytes_max)
+        media_type = request.headers.get(b"content-type", b"")
+        if media_type == _JSON:
+            return
+        media_type = media_type.partition(b";")[0].strip().lower()
         if media_type != _JSON and not media_type.endswith(b"+json"):
             accepted = ["application/json", "application/*+json"]
             raise HttpError(
@@ -96,17 +83,16 @@ class Application:
                 {"accepted_content_types": accepted},
             )
 
-    async def _send(self, request: Request, response: Response, send: Send) -> None:
-        body = response.body
-        headers = [(b"content-type", _JSON), *response.headers]
+    def _compress(self, request: Request, response: Response) -> None:
         least = self._compression_bytes_min
-        if least is not None and len(body) >= least:
-            encoding = choose(request.headers.get(b"accept-encoding", b""))
-            headers.append((b"vary", b"accept-encoding"))
-            if encoding is not None:
-                body = compress(body, encoding)
-                headers.append((b"content-encoding", encoding))
-        headers.append((b"content-length", b"%d" % len(body)))
-        start = {"type": "http.response.start", "status": response.status, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
+        if least is None or len(response.body) < least:
+            return
+        encoding = choose(request.headers[b"accept-encoding"])
+        if encoding is None:
+            return
+        response.body = compress(response.body, encoding)
+        response.headers = (
+            *response.headers,
+            (b"content-encoding", encoding),
+            (b"vary", b"accept-encoding"),
+        )

@@ -1,12 +1,8 @@
 """Requests and responses, and the error that ends a request early."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class HttpError(Exception):
@@ -39,32 +35,43 @@ class Principal:
         self.method = method
 
 
+_NOBODY = Principal("anonymous", frozenset(), "none")
+
+
 class Request:
     """One request. `namespace` is set by its surface, `principal` by the door."""
 
     __slots__ = (
+        "_on_gone",
         "_query",
-        "_receive",
         "body",
         "headers",
+        "is_gone",
+        "keep_alive",
         "method",
         "namespace",
         "params",
         "path",
         "principal",
         "query_string",
+        "refusal",
     )
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.method: str = scope["method"]
-        self.path: bytes = scope["raw_path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.query_string: bytes = scope["query_string"]
+    def __init__(
+        self, method: str, target: bytes, headers: dict[bytes, bytes], *, keep_alive: bool = True
+    ) -> None:
+        self.method = method
+        self.path, _, self.query_string = target.partition(b"?")
+        self.headers = headers
+        self.keep_alive = keep_alive
         self.params: dict[str, str] = {}
         self.body = b""
         self.namespace = ""
-        self.principal = Principal("anonymous", frozenset(), "none")
-        self._receive = receive
+        self.principal = _NOBODY
+        # Set while the request is still coming in, when it can only be refused.
+        self.refusal: HttpError | None = None
+        self.is_gone = False
+        self._on_gone: Callable[[], object] | None = None
         self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
@@ -76,34 +83,19 @@ class Request:
     def query(self) -> dict[str, str]:
         if self._query is None:
             text = self.query_string.decode("latin-1")
-            self._query = dict(parse_qsl(text, keep_blank_values=True))
+            self._query = dict(parse_qsl(text, keep_blank_values=True)) if text else {}
         return self._query
 
-    async def read_body(self, bytes_max: int) -> None:
-        """Take the body in, as long as it is not too large."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > bytes_max:
-                raise too_large(bytes_max)
-            if not message.get("more_body", False):
-                self.body = part if not parts else b"".join((*parts, part))
-                return
-            parts.append(part)
+    def watch(self, on_gone: Callable[[], object]) -> None:
+        """Be told when the client closes its side before it has its answer."""
+        self._on_gone = on_gone
+        if self.is_gone:
+            on_gone()
 
-    async def gone(self) -> None:
-        """Return when the client has closed its side."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
-
-class ClientGone(Exception):
-    """The client left before its request was complete."""
+    def went_away(self) -> None:
+        self.is_gone = True
+        if self._on_gone is not None:
+            self._on_gone()
 
 
 def too_large(bytes_max: int) -> HttpError:

@@ -218,7 +218,7 @@ class WorkerPlane:
             request_id=body.poll_request_id or None,
             page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
         )
-        return await self._polling.poll(poll, request.gone)
+        return await self._polling.poll(poll, request.watch)
 
     def _empty(self, answer: PollAnswer) -> Response:
         return self._surface.answer(

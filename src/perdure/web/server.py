@@ -1,0 +1,258 @@
+"""HTTP/1.1 over a stream: httptools parses, the application answers, one write sends.
+
+A general ASGI server costs more per request here than deciding and committing the request does, and
+a parked poll would need a task only to notice that its client left. This protocol does what the two
+wire protocols need and no more: keep-alive, pipelining one at a time, bounded heads and bodies,
+`Expect: 100-continue`, a limit on silence, and a word to the handler when the client is gone.
+"""
+
+import asyncio
+from collections import deque
+from http import HTTPStatus
+from typing import Any, cast
+
+import httptools
+
+from perdure.web.app import Application
+from perdure.web.message import HttpError, Request, Response, too_large
+
+HEAD_BYTES_MAX = 32_768
+PIPELINED_MAX = 8
+IDLE_SECONDS = 75
+"""A connection without a request in hand is closed after this silence."""
+
+_STATUS_LINES = {
+    status.value: b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
+    % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+
+
+class Connections:
+    """Every open connection of a server, so that a stop can wait for those at work."""
+
+    def __init__(self, app: Application) -> None:
+        self.app = app
+        self.open: set[HttpProtocol] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.is_draining = False
+
+    def protocol(self) -> "HttpProtocol":
+        return HttpProtocol(self)
+
+    async def drain(self, seconds: float) -> None:
+        """Close idle connections at once and the others after their answer."""
+        self.is_draining = True
+        for protocol in list(self.open):
+            protocol.close_if_idle()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=seconds)
+        for protocol in list(self.open):
+            protocol.abort()
+
+
+class HttpProtocol(asyncio.Protocol):
+    """One connection."""
+
+    __slots__ = (
+        "_body",
+        "_busy",
+        "_connections",
+        "_head_bytes",
+        "_headers",
+        "_idle",
+        "_parser",
+        "_request",
+        "_target",
+        "_transport",
+        "_waiting",
+        "_writable",
+    )
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
+        self._headers: dict[bytes, bytes] = {}
+        self._target = b""
+        self._body: list[bytes] = []
+        self._head_bytes = 0
+        self._request: Request | None = None
+        # The request that is being answered; later ones wait behind it.
+        self._busy: Request | None = None
+        self._waiting: deque[Request] = deque()
+        self._idle: asyncio.TimerHandle | None = None
+        self._writable: asyncio.Event | None = None
+
+    # The stream ----------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._connections.open.add(self)
+        self._await_request()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._connections.open.discard(self)
+        self._stop_idling()
+        self._waiting.clear()
+        if self._busy is not None:
+            self._busy.went_away()
+        if self._writable is not None:
+            self._writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse_stream(400, "upgrade_not_supported", "this path cannot be upgraded")
+        except httptools.HttpParserError:
+            self._refuse_stream(400, "malformed_http", "this is not HTTP/1.1")
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+
+    def close_if_idle(self) -> None:
+        if self._busy is None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # The parser ----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._stop_idling()
+        self._headers = {}
+        self._target = b""
+        self._body = []
+        self._head_bytes = 0
+        self._request = None
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+        self._count_head(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+        self._count_head(len(name) + len(value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        request = self._request = Request(
+            parser.get_method().decode("latin-1"),
+            self._target,
+            self._headers,
+            keep_alive=parser.should_keep_alive(),
+        )
+        length = self._headers.get(b"content-length")
+        most = self._connections.app.body_bytes_max
+        if length is not None and length.isdigit() and int(length) > most:
+            request.refusal = too_large(most)
+        elif self._headers.get(b"expect", b"").lower() == b"100-continue":
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if request.refusal is not None:
+            self._answer_early(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self._request
+        if request is None or request.refusal is not None:
+            return
+        self._body.append(body)
+        if len(self._body) > 1:
+            most = self._connections.app.body_bytes_max
+            if sum(map(len, self._body)) > most:
+                request.refusal = too_large(most)
+                self._answer_early(request)
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if request is None or request.refusal is not None:
+            return
+        body = self._body
+        request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._busy is None:
+            self._start(request)
+        elif len(self._waiting) < PIPELINED_MAX:
+            self._waiting.append(request)
+        else:
+            self._transport.abort()
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse_stream(431, "headers_too_large", f"more than {HEAD_BYTES_MAX} bytes")
+
+    # Answering -----------------------------------------------------------------------------------
+
+    def _start(self, request: Request) -> None:
+        self._busy = request
+        connections = self._connections
+        task = asyncio.get_running_loop().create_task(self._answer(request))
+        connections.tasks.add(task)
+        task.add_done_callback(connections.tasks.discard)
+
+    async def _answer(self, request: Request) -> None:
+        response = await self._connections.app.answer(request)
+        if request.is_gone:
+            return
+        keep_alive = request.keep_alive and not self._connections.is_draining
+        self._write(request, response, keep_alive=keep_alive)
+        if self._writable is not None:
+            await self._writable.wait()
+        self._busy = None
+        if not keep_alive:
+            self._transport.close()
+        elif self._waiting:
+            self._start(self._waiting.popleft())
+        else:
+            self._await_request()
+
+    def _write(self, request: Request, response: Response, *, keep_alive: bool) -> None:
+        parts: list[bytes] = [_STATUS_LINES[response.status]]
+        for name, value in response.headers:
+            parts += (name, b": ", value, b"\r\n")
+        if not keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"content-length: %d\r\n\r\n" % len(response.body))
+        if request.method != "HEAD":
+            parts.append(response.body)
+        self._transport.write(b"".join(parts))
+
+    def _answer_early(self, request: Request) -> None:
+        """Refuse a request whose body will not be read; the stream cannot go on behind it."""
+        request.keep_alive = False
+        if self._busy is None:
+            self._start(request)
+        else:
+            self._transport.abort()
+
+    def _refuse_stream(self, status: int, reason: str, message: str) -> None:
+        if self._transport.is_closing():
+            return
+        error = HttpError(status, reason, message)
+        body = b'{"message":"%s","reason":"%s"}' % (error.message.encode(), error.reason.encode())
+        request = Request("GET", b"", {})
+        self._write(request, Response(status, body), keep_alive=False)
+        self._transport.close()
+
+    # Silence -------------------------------------------------------------------------------------
+
+    def _await_request(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._idle = loop.call_later(IDLE_SECONDS, self.close_if_idle)
+
+    def _stop_idling(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+
+async def listen(connections: Connections, listener: Any) -> asyncio.Server:
+    """Accept connections on a bound socket."""
+    loop = asyncio.get_running_loop()
+    return await loop.create_server(connections.protocol, sock=listener, backlog=4096)
