@@ -138,18 +138,17 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def working(worker: Worker) -> AsyncIterator[None]:
-    """Poll while the block runs; an error of the worker is an error of the block."""
+async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
+    """Poll while the block runs; an error of the worker's loop is an error of the block."""
     loop = asyncio.create_task(worker.run())
     try:
-        yield
+        yield loop
     finally:
-        if since("2.0.0"):
-            await worker.stop()
-        else:
-            loop.cancel()
-            await worker.stop()
-        await asyncio.gather(loop, return_exceptions=not since("2.0.0"))
+        if not since("2.0.0"):
+            loop.cancel()  # the 0.4 releases know no other way out of a long poll
+        await worker.stop()
+        with contextlib.suppress(asyncio.CancelledError):
+            await loop
 
 
 async def until(look: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:

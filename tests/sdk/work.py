@@ -55,8 +55,9 @@ async def work(server: str, queue: str, hold: str) -> None:
             interceptors=[Milestones(hold)],
             shutdown_timeout=SHUTDOWN_TIMEOUT,
         )
-        async with working(worker):
-            await stop.wait()
+        async with working(worker) as loop:
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait([stopping, loop], return_when=asyncio.FIRST_COMPLETED)
 
 
 def main() -> None:

@@ -86,6 +86,8 @@ class Engine:
             await self._wake.wait()
             self._wake.clear()
             while self._inbox:
+                # One turn of the loop lets everybody who is already at the door come along.
+                await asyncio.sleep(0)
                 count = min(len(self._inbox), OPERATIONS_PER_BEAT_MAX)
                 await self._beat_safely([self._inbox.popleft() for _ in range(count)])
 

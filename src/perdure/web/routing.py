@@ -40,41 +40,52 @@ class Router:
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
         self._fixed: dict[tuple[str, bytes], Route] = {}
-        self._open: dict[int, list[tuple[list[str], Route]]] = {}
+        # By method, number of segments and, where it is literal, the last segment.
+        self._open: dict[tuple[str, int, str | None], list[tuple[list[str], Route]]] = {}
         for route in routes:
             segments = route.path.strip("/").split("/")
-            if any(segment.startswith("{") for segment in segments):
-                self._open.setdefault(len(segments), []).append((segments, route))
-            else:
+            if not any(segment.startswith("{") for segment in segments):
                 self._fixed[(route.method, route.path.encode())] = route
-        self._methods: dict[bytes, set[str]] = {}
-        for method, path in self._fixed:
-            self._methods.setdefault(path, set()).add(method)
+                continue
+            last = None if segments[-1].startswith("{") else segments[-1]
+            key = (route.method, len(segments), last)
+            self._open.setdefault(key, []).append((segments, route))
 
     def find(self, request: Request) -> Route:
         """The route of a request; its path parameters are set on it. 404 or 405 otherwise."""
         route = self._fixed.get((request.method, request.path))
         if route is not None:
             return route
-        segments = [_decode(segment) for segment in request.path.strip(b"/").split(b"/")]
-        allowed = set(self._methods.get(request.path, ()))
-        for pattern, candidate in self._open.get(len(segments), ()):
-            params = _match(pattern, segments)
-            if params is None:
-                continue
-            if candidate.method == request.method:
-                request.params = params
-                return candidate
-            allowed.add(candidate.method)
-        if allowed:
-            allow = ", ".join(sorted(allowed)).encode()
-            raise HttpError(
-                405,
-                "method_not_allowed",
-                f"{request.method} is not a method of this path",
-                headers=((b"allow", allow),),
-            )
-        raise HttpError(404, "not_found", "there is nothing at this path")
+        segments = _segments(request.path)
+        found = self._find_open(request.method, segments)
+        if found is None:
+            raise self._explain(request, segments)
+        route, request.params = found
+        return route
+
+    def _find_open(self, method: str, segments: list[str]) -> tuple[Route, dict[str, str]] | None:
+        for last in (segments[-1], None):
+            for pattern, route in self._open.get((method, len(segments), last), ()):
+                params = _match(pattern, segments)
+                if params is not None:
+                    return route, params
+        return None
+
+    def _explain(self, request: Request, segments: list[str]) -> HttpError:
+        methods = {route.method for route in self.routes}
+        allowed = sorted(
+            method
+            for method in methods
+            if (method, request.path) in self._fixed or self._find_open(method, segments)
+        )
+        if not allowed:
+            return HttpError(404, "not_found", "there is nothing at this path")
+        return HttpError(
+            405,
+            "method_not_allowed",
+            f"{request.method} is not a method of this path",
+            headers=((b"allow", ", ".join(allowed).encode()),),
+        )
 
 
 def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
@@ -89,8 +100,11 @@ def _match(pattern: list[str], segments: list[str]) -> dict[str, str] | None:
     return params
 
 
-def _decode(segment: bytes) -> str:
+def _segments(path: bytes) -> list[str]:
+    """The decoded segments of a path; an escaped slash stays inside its segment."""
     try:
-        return unquote_to_bytes(segment).decode("utf-8")
+        if b"%" not in path:
+            return path.decode("utf-8").strip("/").split("/")
+        return [unquote_to_bytes(part).decode("utf-8") for part in path.strip(b"/").split(b"/")]
     except UnicodeDecodeError:
         raise HttpError(404, "not_found", "the path is not UTF-8") from None

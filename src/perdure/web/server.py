@@ -8,6 +8,7 @@ wire protocols need and no more: keep-alive, pipelining one at a time, bounded h
 
 import asyncio
 from collections import deque
+from collections.abc import Coroutine
 from http import HTTPStatus
 from typing import Any, cast
 
@@ -34,19 +35,34 @@ class Connections:
     def __init__(self, app: Application) -> None:
         self.app = app
         self.open: set[HttpProtocol] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
         self.is_draining = False
+        self._answering: set[asyncio.Task[None]] = set()
 
     def protocol(self) -> "HttpProtocol":
         return HttpProtocol(self)
+
+    def start(self, answering: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(answering)
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def sweep(self) -> None:
+        """Close silent connections, for as long as the server lives."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(IDLE_SECONDS / 5)
+            silent_since = loop.time() - IDLE_SECONDS
+            for protocol in list(self.open):
+                if protocol.idle_since is not None and protocol.idle_since < silent_since:
+                    protocol.close_if_idle()
 
     async def drain(self, seconds: float) -> None:
         """Close idle connections at once and the others after their answer."""
         self.is_draining = True
         for protocol in list(self.open):
             protocol.close_if_idle()
-        if self.tasks:
-            await asyncio.wait(self.tasks, timeout=seconds)
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=seconds)
         for protocol in list(self.open):
             protocol.abort()
 
@@ -60,13 +76,13 @@ class HttpProtocol(asyncio.Protocol):
         "_connections",
         "_head_bytes",
         "_headers",
-        "_idle",
         "_parser",
         "_request",
         "_target",
         "_transport",
         "_waiting",
         "_writable",
+        "idle_since",
     )
 
     def __init__(self, connections: Connections) -> None:
@@ -81,7 +97,8 @@ class HttpProtocol(asyncio.Protocol):
         # The request that is being answered; later ones wait behind it.
         self._busy: Request | None = None
         self._waiting: deque[Request] = deque()
-        self._idle: asyncio.TimerHandle | None = None
+        # Set while no request is coming in or being answered.
+        self.idle_since: float | None = None
         self._writable: asyncio.Event | None = None
 
     # The stream ----------------------------------------------------------------------------------
@@ -89,11 +106,10 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections.open.add(self)
-        self._await_request()
+        self.idle_since = asyncio.get_running_loop().time()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.open.discard(self)
-        self._stop_idling()
         self._waiting.clear()
         if self._busy is not None:
             self._busy.went_away()
@@ -126,7 +142,6 @@ class HttpProtocol(asyncio.Protocol):
     # The parser ----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._stop_idling()
         self._headers = {}
         self._target = b""
         self._body = []
@@ -191,10 +206,8 @@ class HttpProtocol(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._busy = request
-        connections = self._connections
-        task = asyncio.get_running_loop().create_task(self._answer(request))
-        connections.tasks.add(task)
-        task.add_done_callback(connections.tasks.discard)
+        self.idle_since = None
+        self._connections.start(self._answer(request))
 
     async def _answer(self, request: Request) -> None:
         response = await self._connections.app.answer(request)
@@ -210,7 +223,7 @@ class HttpProtocol(asyncio.Protocol):
         elif self._waiting:
             self._start(self._waiting.popleft())
         else:
-            self._await_request()
+            self.idle_since = asyncio.get_running_loop().time()
 
     def _write(self, request: Request, response: Response, *, keep_alive: bool) -> None:
         parts: list[bytes] = [_STATUS_LINES[response.status]]
@@ -239,17 +252,6 @@ class HttpProtocol(asyncio.Protocol):
         request = Request("GET", b"", {})
         self._write(request, Response(status, body), keep_alive=False)
         self._transport.close()
-
-    # Silence -------------------------------------------------------------------------------------
-
-    def _await_request(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._idle = loop.call_later(IDLE_SECONDS, self.close_if_idle)
-
-    def _stop_idling(self) -> None:
-        if self._idle is not None:
-            self._idle.cancel()
-            self._idle = None
 
 
 async def listen(connections: Connections, listener: Any) -> asyncio.Server:

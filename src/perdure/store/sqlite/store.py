@@ -32,6 +32,7 @@ from perdure.store.interface import (
     Unavailable,
 )
 from perdure.store.queries import load_queries
+from perdure.store.sqlite.committer import Committer
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import migrate, prepare_writer, verify_after_crash
 
@@ -63,7 +64,7 @@ class SqliteStore:
         self._path = path
         self._guard = FileGuard(path)
         self._sql = load_queries(PACKAGE)
-        self._committer = ThreadPoolExecutor(1, thread_name_prefix="perdure-commit")
+        self._committer = Committer()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
         self._writer: apsw.Connection
         self._reader: apsw.Connection
@@ -86,7 +87,7 @@ class SqliteStore:
             raise
 
     async def close(self) -> None:
-        self._committer.shutdown()
+        self._committer.stop()
         self._librarian.shutdown()
         self._reader.close()
         self._bulk_reader.close()
@@ -176,16 +177,13 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            await asyncio.get_running_loop().run_in_executor(self._committer, self._commit)
+            await self._committer.commit(writer)
         except apsw.Error as error:
             self._roll_back()
             raise _unavailable(error) from error
         except BaseException:
             self._roll_back()
             raise
-
-    def _commit(self) -> None:
-        self._writer.execute("commit")
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
