@@ -1,7 +1,7 @@
 """Parked polls. A poll that finds nothing costs one small object, no thread and no query.
 
-A hint that tasks of some name are ready on disk is kept per queue; a poller that can take one makes the
-engine look. Correctness never depends on it: rows and conditions decide in the beat.
+A hint that tasks of some name are ready on disk is kept per queue; a poller that can take one makes
+the engine look. Correctness never depends on it: rows and conditions decide in the beat.
 """
 
 import asyncio

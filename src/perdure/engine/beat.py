@@ -1,7 +1,7 @@
 """The beat: many waiting operations, one transaction.
 
-1 take what waits · 2 load what it touches · 3 let each decide · 4 match new tasks with parked pollers ·
-5 commit once · 6 answer, hand over, wake. Nothing is answered before it is on disk.
+1 take what waits · 2 load what it touches · 3 let each decide · 4 match new tasks with parked
+pollers · 5 commit once · 6 answer, hand over, wake. Nothing is answered before it is on disk.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Engine:
         self._wake.set()
 
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
-        """One poisonous operation must not take the others down: after a failure each goes alone."""
+        """One poisonous operation takes no others down: after a failure each goes alone."""
         try:
             await self._beat(waiting)
         except Exception as error:

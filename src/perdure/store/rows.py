@@ -1,4 +1,4 @@
-"""Runs, operations and signals as bytes and back. The form is positional and only ever appended to."""
+"""Runs, operations and signals as bytes and back. The form is positional and only grows."""
 
 from operator import attrgetter
 from typing import Any

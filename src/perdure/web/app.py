@@ -1,4 +1,4 @@
-"""The door. Checks come in one order: body, authentication, role, version, namespace, validation."""
+"""The door. Checks have one order: body, authentication, role, version, namespace, validation."""
 
 import logging
 from collections.abc import Callable

@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from perdure.core import instant
-from perdure.core.limits import HEARTBEAT_NOTE_INTERVAL, SECOND
+from perdure.core.limits import HEARTBEAT_NOTE_INTERVAL, HEARTBEAT_NOTES_MIN, SECOND
 from perdure.core.rejection import (
     AttemptNotFound,
     LeaseOwnerMismatch,
@@ -58,6 +58,7 @@ def lease_activity(
     activity.state = TaskState.LEASED
     activity.attempt += 1
     activity.heartbeat_at = activity.heartbeat_noted_at = None
+    activity.heartbeat_count = 0
     activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout))
     withdraw(run, activity.sequence)
     note(
@@ -173,7 +174,7 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
 
 
 def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -> None:
-    """A deadline of the activity passed. Only schedule-to-close ends it whatever its policy says."""
+    """A deadline of the activity passed. Schedule-to-close ends it whatever its policy says."""
     if activity.state is TaskState.READY:
         withdraw(run, activity.sequence)
     failure = Reported(
@@ -196,12 +197,20 @@ def redeliver_activity(run: Run, moment: Moment, activity: Activity) -> None:
 def heartbeat_activity(
     run: Run, moment: Moment, activity: Activity, *, timeout: int, progress: bytes | None
 ) -> None:
-    """Take a sign of life and extend the lease. History remembers one every few seconds."""
+    """Take a sign of life and extend the lease.
+
+    History remembers the first ones of an attempt and then one every few seconds: a loop that
+    reports each of a million rows must not outgrow its run.
+    """
     assert activity.lease is not None
     activity.heartbeat_at = moment.now
     renew_activity(run, moment, activity, timeout=timeout)
-    noted_at = activity.heartbeat_noted_at
-    if noted_at is not None and moment.now - noted_at < HEARTBEAT_NOTE_INTERVAL:
+    activity.heartbeat_count += 1
+    noted_at = activity.heartbeat_noted_at or 0
+    if (
+        activity.heartbeat_count > HEARTBEAT_NOTES_MIN
+        and moment.now - noted_at < HEARTBEAT_NOTE_INTERVAL
+    ):
         return
     activity.heartbeat_noted_at = moment.now
     note(

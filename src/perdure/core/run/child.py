@@ -107,9 +107,9 @@ def _may_retry(operation: Child, child: Run) -> bool:
         return False
     if policy.attempts_max is not None and operation.attempt >= policy.attempts_max:
         return False
-    if child.execution_deadline_at is not None and child.closed_at is not None:
-        if child.execution_deadline_at <= child.closed_at:
-            return False
+    deadline, closed_at = child.execution_deadline_at, child.closed_at
+    if deadline is not None and closed_at is not None and deadline <= closed_at:
+        return False
     names = policy.non_retryable_types
     return failure.exception_type not in names and failure.exception_class not in names
 

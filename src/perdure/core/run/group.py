@@ -1,7 +1,7 @@
 """Parallel groups and selections: who belongs together, under the sequences that we allotted.
 
-The worker guesses the base sequence of a group and is wrong in some programs. The numbers that count
-are the allotted ones, so every claimed path is moved by the difference before it is recorded.
+The worker guesses the base sequence of a group and is wrong in some programs. The numbers that
+count are the allotted ones, so every claimed path is moved by the difference before it is recorded.
 """
 
 from typing import Any

@@ -109,6 +109,7 @@ class Activity(Step, kw_only=True, tag="activity"):
     attempt: int = 0
     lease: Lease | None = None
     heartbeat_at: int | None = None
+    heartbeat_count: int = 0
     heartbeat_noted_at: int | None = None
     cancellation_policy: str | None = None
     last_failure: str | None = None

@@ -40,7 +40,8 @@ def lease_task(
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts."""
     task = run.task
-    assert task is not None and task.state is TaskState.READY, "only a ready task can be leased"
+    assert task is not None
+    assert task.state is TaskState.READY, "only a ready task can be leased"
     if run.plain_input is not None:
         _freeze_input(run, frame)
     if runtime != "python":

@@ -1,10 +1,11 @@
 """The SQLite store: one writer on the loop, COMMIT in a thread, readers of their own.
 
-Statements are short and run on the event loop; only COMMIT waits for the disk, so only COMMIT goes to
-a thread, and the next beat gathers meanwhile. The file belongs to one process; see `guard`.
+Statements are short and run on the event loop; only COMMIT waits for the disk, so only COMMIT goes
+to a thread, and the next beat gathers meanwhile. The file belongs to one process; see `guard`.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -91,11 +92,9 @@ class SqliteStore:
         self._librarian.shutdown()
         self._reader.close()
         self._bulk_reader.close()
-        try:
+        # A disk that refuses this last word is checked at the next start; it says no more.
+        with contextlib.suppress(apsw.Error):
             self._writer.execute("insert or replace into meta values ('clean_stop', 'yes')")
-        except apsw.Error:
-            # A disk that refuses this last word is checked at the next start; that is all it says.
-            pass
         self._writer.close()
         self._guard.release()
 
