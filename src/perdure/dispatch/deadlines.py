@@ -16,6 +16,9 @@ _IDLE_LOOK = 30 * SECOND
 """How often to look at the disk even if nobody armed anything."""
 
 
+_FORGET_EVERY = 60 * SECOND
+
+
 class DeadlineLoop:
     """Fires due runs in batches, in the order of their deadlines."""
 
@@ -23,6 +26,7 @@ class DeadlineLoop:
         self._clock = clock
         self._armed = asyncio.Event()
         self._next_at: int | None = None
+        self._forget_at = 0
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -50,13 +54,19 @@ class DeadlineLoop:
             if failed:
                 # Each was logged where it broke; waiting keeps a broken run from spinning.
                 raise Unavailable("deadline_failed", f"{len(failed)} due runs: {failed[0]}")
-        now = self._clock.now()
-        old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
-        if old:
-            engine.send(ForgetWorkers(old))
+        self._forget_workers(engine)
         on_disk = await engine.store.find_next_due()
         if on_disk is not None:
             self.arm(on_disk)
+
+    def _forget_workers(self, engine: Engine) -> None:
+        now = self._clock.now()
+        if now < self._forget_at:
+            return
+        self._forget_at = now + _FORGET_EVERY
+        old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
+        if old:
+            engine.send(ForgetWorkers(old))
 
     async def _sleep(self) -> None:
         self._armed.clear()

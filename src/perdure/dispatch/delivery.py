@@ -1,9 +1,12 @@
 """A leased task as it is handed to a poller: a copy, since its run goes on changing."""
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.state import (
+    WORKFLOW_TASK,
     Activity,
     ActivityTimeouts,
     RetryPolicy,
@@ -110,3 +113,33 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
         timeouts=activity.timeouts,
         deadlines=deadlines,
     )
+
+
+class Claim(NamedTuple):
+    """Which lease a poll was given: enough to find it again while it stands."""
+
+    run_id: str
+    place: int
+    number: int
+    owner: str
+
+
+def claim_of(delivery: Delivery) -> Claim:
+    if isinstance(delivery, WorkflowDelivery):
+        return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
+    return Claim(delivery.run_id, delivery.sequence, delivery.attempt, delivery.owner)
+
+
+def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
+    """The same lease once more, if its owner still holds it at the same attempt."""
+    if claim.place == WORKFLOW_TASK:
+        task = run.task
+        if task is None or task.lease is None:
+            return None
+        held = (task.attempt, task.lease.owner) == (claim.number, claim.owner)
+        return deliver_workflow_task(run, page_size) if held else None
+    activity = run.operations.get(claim.place)
+    if not isinstance(activity, Activity) or activity.lease is None:
+        return None
+    held = (activity.attempt, activity.lease.owner) == (claim.number, claim.owner)
+    return deliver_activity(run, activity) if held else None

@@ -1,6 +1,7 @@
 """Polls from the outside: who may poll, how long, and what a repeated poll gets."""
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum
@@ -10,16 +11,25 @@ from msgspec import Struct
 from perdure.core.fleet.routing import routing_names
 from perdure.core.fleet.worker import Worker, require_poll_allowed
 from perdure.core.limits import POLL_ANSWERS_MAX, SECOND
-from perdure.core.rejection import Rejection, WorkerNotRegistered
-from perdure.core.run.completion import TaskReport
-from perdure.dispatch.delivery import ActivityDelivery, Delivery, WorkflowDelivery
+from perdure.core.rejection import WorkerNotRegistered
+from perdure.core.run.state import Run
+from perdure.dispatch.delivery import (
+    ActivityDelivery,
+    Claim,
+    Delivery,
+    WorkflowDelivery,
+    claim_of,
+    deliver_again,
+)
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
-from perdure.engine.activity_tasks import AskActivity, AttemptRef, ReleaseActivity
+from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
-from perdure.engine.passing import ClaimTasks
-from perdure.engine.workflow_tasks import PageWorkflowTask, ReleaseWorkflowTask
-from perdure.store.interface import QueueKey
+from perdure.engine.passing import ClaimTasks, ShowRun
+from perdure.engine.workflow_tasks import ReleaseWorkflowTask
+from perdure.store.interface import QueueKey, Unavailable
+
+log = logging.getLogger(__name__)
 
 
 class PollStatus(StrEnum):
@@ -66,7 +76,7 @@ class Polling:
         self._engine = engine
         self._yard = yard
         self._granting = granting
-        self._polls: OrderedDict[PollKey, ParkedPoller] = OrderedDict()
+        self._polls: OrderedDict[PollKey, ParkedPoller | Claim] = OrderedDict()
         yard.connect(self._look)
         self._looks: set[asyncio.Task[None]] = set()
 
@@ -91,10 +101,14 @@ class Polling:
         if key is not None:
             self._remember(key, poller)
         delivery = await self._wait(poller, poll.timeout, watch)
+        if key is not None and self._polls.get(key) is poller:
+            # What was given is remembered, not what it looked like: that is in the run.
+            if delivery is None:
+                del self._polls[key]
+            else:
+                self._polls[key] = claim_of(delivery)
         if delivery is not None:
             return PollAnswer(PollStatus.LEASED, delivery)
-        if key is not None and self._polls.get(key) is poller:
-            del self._polls[key]
         return PollAnswer(_EMPTY[poll.kind] if not poller.names else PollStatus.EMPTY)
 
     async def _wait(
@@ -132,31 +146,20 @@ class Polling:
         while len(self._polls) > POLL_ANSWERS_MAX:
             self._polls.popitem(last=False)
 
-    async def _repeat(self, poll: Poll, earlier: ParkedPoller) -> PollAnswer | None:
+    async def _repeat(self, poll: Poll, earlier: ParkedPoller | Claim) -> PollAnswer | None:
         """The answer of the poll that is repeated, if it has one whose lease still stands."""
-        if not earlier.answer.done():
-            await asyncio.wait({earlier.answer}, timeout=poll.timeout / SECOND)
-        if not earlier.answer.done() or earlier.answer.cancelled():
-            return None
-        delivery = earlier.answer.result()
-        if not await self._still_leased(poll.namespace, delivery):
-            return None
-        return PollAnswer(PollStatus.LEASED, delivery)
+        if isinstance(earlier, ParkedPoller):
+            if not earlier.answer.done():
+                await asyncio.wait({earlier.answer}, timeout=poll.timeout / SECOND)
+            if not earlier.answer.done() or earlier.answer.cancelled():
+                return None
+            earlier = claim_of(earlier.answer.result())
 
-    async def _still_leased(self, namespace: str, delivery: Delivery) -> bool:
-        try:
-            if isinstance(delivery, WorkflowDelivery):
-                report = TaskReport(
-                    number=delivery.number, owner=delivery.owner, attempt=delivery.attempt
-                )
-                await self._engine.submit(
-                    PageWorkflowTask(namespace, delivery.run_id, report, after=0, limit=1)
-                )
-                return True
-            view = await self._engine.submit(AskActivity(_attempt(namespace, delivery)))
-            return bool(view.can_continue)
-        except Rejection:
-            return False
+        def copy(run: Run) -> Delivery | None:
+            return deliver_again(run, earlier, poll.page_size)
+
+        delivery = await self._engine.submit(ShowRun(poll.namespace, earlier.run_id, copy))
+        return None if delivery is None else PollAnswer(PollStatus.LEASED, delivery)
 
     def _give_back(self, poller: ParkedPoller, delivery: Delivery) -> None:
         """A lease that nobody is there to receive goes back at once."""
@@ -180,8 +183,11 @@ class Polling:
     async def _claim(self, key: QueueKey) -> None:
         try:
             await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
-        finally:
-            self._yard.claimed(key)
+        except Unavailable as error:
+            # The rows are still there; looking again at once would only press a sick disk.
+            log.warning("queue %s waits: %s", key.queue, error.message)
+            await asyncio.sleep(error.retry_after_seconds)
+        self._yard.claimed(key)
 
 
 def _attempt(namespace: str, delivery: ActivityDelivery) -> AttemptRef:

@@ -101,8 +101,11 @@ class Engine:
         try:
             await self._beat(waiting)
         except Exception as error:
-            if len(waiting) == 1:
-                self._refuse(waiting[0], error)
+            busy = isinstance(error, Unavailable) and error.reason == "storage_busy"
+            if len(waiting) == 1 or busy:
+                # Somebody else holds the disk; going one by one would only wait as often.
+                for one in waiting:
+                    self._refuse(one, error)
                 return
             log.warning("a beat of %d operations failed (%s); each goes alone", len(waiting), error)
             for one in waiting:
@@ -165,8 +168,11 @@ class Engine:
         instances = []
         receipts = []
         for operation in operations:
-            wanted.update(dict.fromkeys(operation.run_ids()))
-            wanted.update(dict.fromkeys(await operation.prepare(self.store, world)))
+            for run_id in operation.run_ids():
+                wanted[run_id] = None
+            if operation.looks_around:
+                for run_id in await operation.prepare(self.store, world):
+                    wanted[run_id] = None
             for instance in operation.instances():
                 if instance not in world.loaded_instances:
                     world.loaded_instances.add(instance)

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from perdure.core.fleet.worker import Worker, require_same_definitions
-from perdure.core.limits import DEREGISTRATION_RECEIPT_SECONDS, SECOND
+from perdure.core.limits import DEREGISTRATION_RECEIPT_SECONDS, SECOND, WORKER_FORGOTTEN_AFTER
 from perdure.core.rejection import RegistrationReplaced, WorkerNotFound, WorkerUnknown
 from perdure.core.run.activity import redeliver_activity
 from perdure.core.run.settle import settle
@@ -20,6 +20,7 @@ class LeaseRecovery(Operation):
     """Finds what a worker holds, and makes it ready again."""
 
     __slots__ = ("_held", "_namespace", "_worker_id")
+    looks_around = True
 
     def __init__(self, namespace: str, worker_id: str) -> None:
         self._namespace = namespace
@@ -70,7 +71,9 @@ class RegisterWorker(LeaseRecovery):
             self._offered, registered_at=now, heartbeat_at=now, registration_token=self._token
         )
         known = world.find_worker(offered.namespace, offered.worker_id)
-        if known is not None:
+        if known is None:
+            world.require_room_for_worker()
+        else:
             offered.fingerprints = require_same_definitions(known, offered, now)
             same = known.process_identity()
             if same is None or same != offered.process_identity():
@@ -157,6 +160,8 @@ class ForgetWorkers(Operation):
 
 
 def is_forgettable(worker: Worker, now: int) -> bool:
-    """Whether nobody can ask for this registration any more."""
+    """Whether nobody will ask for this registration any more."""
     ended_at = worker.deregistered_at
-    return ended_at is not None and now - ended_at > DEREGISTRATION_RECEIPT_SECONDS * SECOND
+    if ended_at is None:
+        return now - worker.heartbeat_at > WORKER_FORGOTTEN_AFTER
+    return now - ended_at > DEREGISTRATION_RECEIPT_SECONDS * SECOND

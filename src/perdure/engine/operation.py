@@ -17,6 +17,8 @@ class Operation:
     __slots__ = ()
 
     name: ClassVar[str] = "operation"
+    looks_around: ClassVar[bool] = False
+    """Whether `prepare` has anything to do; most operations name what they need."""
 
     def run_ids(self) -> tuple[str, ...]:
         """Runs that must be loaded."""

@@ -1,7 +1,10 @@
 """Operations that nobody asked for: time passes, and waiting tasks meet late pollers."""
 
+from collections.abc import Callable
+
 from perdure.core.limits import READY_PER_CLAIM_MAX
 from perdure.core.run.due import fire_due
+from perdure.core.run.state import Run
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
@@ -29,11 +32,33 @@ class FireDue(Operation):
         world.changed(run)
 
 
+class ShowRun(Operation):
+    """Copy something of a run as it stands between two decisions."""
+
+    __slots__ = ("_copy", "_namespace", "_run_id")
+    name = "show_run"
+
+    def __init__(self, namespace: str, run_id: str, copy: Callable[[Run], object]) -> None:
+        self._namespace = namespace
+        self._run_id = run_id
+        self._copy = copy
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def decide(self, world: World) -> object:
+        run = world.runs.get(self._run_id)
+        if run is None or run.namespace != self._namespace:
+            return None
+        return self._copy(run)
+
+
 class ClaimTasks(Operation):
     """Ready tasks of one queue for its parked pollers."""
 
     __slots__ = ("_found", "_granting", "_key", "_matcher")
     name = "claim_tasks"
+    looks_around = True
 
     def __init__(self, key: QueueKey, matcher: Matcher, granting: Granting) -> None:
         self._key = key

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 
 from perdure.core.fleet.worker import Worker
+from perdure.core.limits import WORKERS_MAX
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
     InstanceNotFound,
     RunNotFound,
+    StructuralLimitExceeded,
 )
 from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
 from perdure.core.run.moment import Moment
@@ -67,6 +69,15 @@ class World:
         if key in self.changes.workers:
             return self.changes.workers[key]
         return self._workers.get(key)
+
+    def require_room_for_worker(self) -> None:
+        """Registrations are kept in memory, so there is an end to them."""
+        if len(self._workers) + len(self.changes.workers) >= WORKERS_MAX:
+            raise StructuralLimitExceeded(
+                f"{WORKERS_MAX} workers are registered",
+                limit_kind="worker_count",
+                configured_limit=WORKERS_MAX,
+            )
 
     # Changing ------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 def prepare_writer(connection: apsw.Connection) -> None:
     """Durable commits first; everything else is speed."""
-    connection.set_busy_timeout(2000)
+    connection.set_busy_timeout(200)
     for setting in (
         "journal_mode=wal",
         "synchronous=full",
