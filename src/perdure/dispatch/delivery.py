@@ -143,3 +143,21 @@ def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
         return None
     held = (activity.attempt, activity.lease.owner) == (claim.number, claim.owner)
     return deliver_activity(run, activity) if held else None
+
+
+def deliver_to_poll(
+    run: Run, place: int, kind: str, poll_id: str | None, page_size: int
+) -> Delivery | None:
+    """The lease that was granted to one poll, if this is it."""
+    if place == WORKFLOW_TASK:
+        task = run.task
+        lease = None if task is None else task.lease
+        if kind != "workflow" or lease is None or lease.poll_id != poll_id:
+            return None
+        return deliver_workflow_task(run, page_size)
+    activity = run.operations.get(place)
+    if kind != "activity" or not isinstance(activity, Activity):
+        return None
+    if activity.lease is None or activity.lease.poll_id != poll_id:
+        return None
+    return deliver_activity(run, activity)

@@ -20,7 +20,7 @@ from perdure.store.interface import QueueKey
 class ParkedPoller:
     """One poll that waits for a task."""
 
-    __slots__ = ("answer", "key", "names", "on_abandoned", "page_size", "worker")
+    __slots__ = ("answer", "key", "names", "on_abandoned", "page_size", "poll_id", "worker")
 
     def __init__(
         self,
@@ -29,12 +29,14 @@ class ParkedPoller:
         worker: Worker,
         names: frozenset[str],
         page_size: int,
+        poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
     ) -> None:
         self.key = key
         self.worker = worker
         self.names = names
         self.page_size = page_size
+        self.poll_id = poll_id
         self.on_abandoned = on_abandoned
         self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 

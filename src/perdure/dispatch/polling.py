@@ -20,12 +20,13 @@ from perdure.dispatch.delivery import (
     WorkflowDelivery,
     claim_of,
     deliver_again,
+    deliver_to_poll,
 )
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
-from perdure.engine.passing import ClaimTasks, ShowRun
+from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
 from perdure.store.interface import QueueKey, Unavailable
 
@@ -77,6 +78,9 @@ class Polling:
         self._yard = yard
         self._granting = granting
         self._polls: OrderedDict[PollKey, ParkedPoller | Claim] = OrderedDict()
+        # Workers that held leases when this process began: what their polls were given before
+        # is on disk only.
+        self._inherited: set[tuple[str, str]] = set()
         yard.connect(self._look)
         self._looks: set[asyncio.Task[None]] = set()
 
@@ -89,12 +93,17 @@ class Polling:
             earlier = self._polls.get(key)
             if earlier is not None and (answer := await self._repeat(poll, earlier)) is not None:
                 return answer
+            if (worker.namespace, worker.worker_id) in self._inherited:
+                answer = await self._inherit(poll)
+                if answer is not None:
+                    return answer
         types = worker.workflow_types if poll.kind == "workflow" else worker.activity_types
         poller = ParkedPoller(
             key=QueueKey(poll.namespace, poll.queue, poll.kind),
             worker=worker,
             names=routing_names(types, worker.build_id),
             page_size=poll.page_size,
+            poll_id=poll.request_id,
             on_abandoned=self._give_back,
         )
         self._yard.park(poller)
@@ -131,6 +140,23 @@ class Polling:
         finally:
             timer.cancel()
             self._yard.leave(poller)
+
+    async def open(self) -> None:
+        """Find out who holds leases from before."""
+        self._inherited = set(await self._engine.store.load_lease_owners())
+
+    async def _inherit(self, poll: Poll) -> PollAnswer | None:
+        """A lease that an earlier process granted to this very poll and could not hand over."""
+
+        def copy(run: Run, place: int) -> Delivery | None:
+            return deliver_to_poll(run, place, poll.kind, poll.request_id, poll.page_size)
+
+        found, any_left = await self._engine.submit(
+            ShowLeases(poll.namespace, poll.worker_id, copy)
+        )
+        if not any_left:
+            self._inherited.discard((poll.namespace, poll.worker_id))
+        return None if found is None else PollAnswer(PollStatus.LEASED, found)
 
     def _require_worker(self, poll: Poll) -> Worker:
         worker = self._engine.workers.get((poll.namespace, poll.worker_id))

@@ -44,6 +44,7 @@ class Granting:
                 timeout=self.workflow_timeout,
                 frame=worker.frame,
                 runtime=worker.runtime,
+                poll_id=poller.poll_id,
             )
         else:
             activity = run.operations[place]
@@ -54,6 +55,7 @@ class Granting:
                 activity,
                 owner=worker.worker_id,
                 timeout=self.activity_timeout,
+                poll_id=poller.poll_id,
             )
         world.changed(run)
 

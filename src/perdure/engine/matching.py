@@ -13,6 +13,9 @@ class Poller(Protocol):
     @property
     def worker(self) -> Worker: ...
 
+    @property
+    def poll_id(self) -> str | None: ...
+
     def granted(self, run: Run, place: int) -> None:
         """The lease is on disk: hand it over. Called at once after the commit."""
         ...

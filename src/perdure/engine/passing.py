@@ -9,7 +9,7 @@ from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
-from perdure.store.interface import QueueKey, ReadyTask, Store
+from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, Store
 
 
 class FireDue(Operation):
@@ -51,6 +51,35 @@ class ShowRun(Operation):
         if run is None or run.namespace != self._namespace:
             return None
         return self._copy(run)
+
+
+class ShowLeases(Operation):
+    """Copy the first of a worker's leases that somebody asks for."""
+
+    __slots__ = ("_copy", "_held", "_namespace", "_owner")
+    name = "show_leases"
+    looks_around = True
+
+    def __init__(
+        self, namespace: str, owner: str, copy: Callable[[Run, int], object | None]
+    ) -> None:
+        self._namespace = namespace
+        self._owner = owner
+        self._copy = copy
+        self._held: list[LeasedTask] = []
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        self._held = await store.find_leases(self._namespace, self._owner)
+        return tuple(task.run_id for task in self._held)
+
+    def decide(self, world: World) -> tuple[object | None, bool]:
+        """What was found, and whether the worker holds anything at all."""
+        for run_id, place in self._held:
+            run = world.runs.get(run_id)
+            copied = None if run is None else self._copy(run, place)
+            if copied is not None:
+                return copied, True
+        return None, bool(self._held)
 
 
 class ClaimTasks(Operation):

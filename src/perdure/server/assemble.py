@@ -58,7 +58,7 @@ class Server:
             on_change=self.watchers.changed,
             on_due=self.deadlines.arm,
         )
-        polling = Polling(self.engine, self.yard, granting)
+        self.polling = Polling(self.engine, self.yard, granting)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -77,7 +77,7 @@ class Server:
         )
         worker = WorkerPlane(
             self.engine,
-            polling,
+            self.polling,
             granting,
             clock,
             ids,
@@ -105,6 +105,7 @@ class Server:
         await self.store.open()
         self.namespaces.known.update(await self.store.load_namespaces())
         await self.engine.open()
+        await self.polling.open()
 
     def drain(self) -> None:
         """Answer everybody who only waits."""

@@ -50,7 +50,13 @@ class Standing(NamedTuple):
 
 
 def lease_activity(
-    run: Run, moment: Moment, activity: Activity, *, owner: str, timeout: int
+    run: Run,
+    moment: Moment,
+    activity: Activity,
+    *,
+    owner: str,
+    timeout: int,
+    poll_id: str | None = None,
 ) -> None:
     """Grant the next attempt to a worker. Attempts count leases: a vanished worker used one."""
     assert activity.state is TaskState.READY, "only a ready activity can be leased"
@@ -59,7 +65,7 @@ def lease_activity(
     activity.attempt += 1
     activity.heartbeat_at = activity.heartbeat_noted_at = None
     activity.heartbeat_count = 0
-    activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout))
+    activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout), poll_id)
     withdraw(run, activity.sequence)
     note(
         run,

@@ -28,11 +28,16 @@ class TaskState(StrEnum):
 
 
 class Lease(Struct):
-    """One owner's right to a task until an instant."""
+    """One owner's right to a task until an instant.
+
+    `poll_id` names the poll it was granted to, so that a poll which is repeated because its
+    answer was lost finds its lease again, also after a restart.
+    """
 
     owner: str
     granted_at: int
     expires_at: int
+    poll_id: str | None = None
 
 
 class WorkflowTask(Struct):

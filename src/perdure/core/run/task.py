@@ -36,7 +36,14 @@ def request_task(run: Run, moment: Moment, resume: dict[str, str | int] | None =
 
 
 def lease_task(
-    run: Run, moment: Moment, *, owner: str, timeout: int, frame: Frame, runtime: str
+    run: Run,
+    moment: Moment,
+    *,
+    owner: str,
+    timeout: int,
+    frame: Frame,
+    runtime: str,
+    poll_id: str | None = None,
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts."""
     task = run.task
@@ -48,7 +55,7 @@ def lease_task(
         run.keeps_signals = True
     task.state = TaskState.LEASED
     task.attempt += 1
-    task.lease = Lease(owner, moment.now, moment.now + timeout)
+    task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
     task.snapshot = run.history_count
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)

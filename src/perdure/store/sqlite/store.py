@@ -159,6 +159,9 @@ class SqliteStore:
     async def load_namespaces(self) -> list[str]:
         return [name for (name,) in self._ask("load_namespaces", ())]
 
+    async def load_lease_owners(self) -> list[tuple[str, str]]:
+        return [(row[0], row[1]) for row in self._ask("load_lease_owners", ())]
+
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]:
         found = self._ask("load_ready_names", ())
         return [(QueueKey(*row[:3]), row[3]) for row in found]

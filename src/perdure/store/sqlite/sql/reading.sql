@@ -68,3 +68,14 @@ select distinct namespace, queue, kind, name
 
 -- name: check
 select 1
+
+-- name: load_lease_owners
+-- Everybody who holds a lease.
+select namespace, task_owner
+  from run
+ where task_owner is not null
+union
+select run.namespace, operation.lease_owner
+  from operation
+  join run on run.run_id = operation.run_id
+ where operation.lease_owner is not null

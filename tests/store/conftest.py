@@ -1,0 +1,12 @@
+"""The stores that every test of this folder runs against."""
+
+import pytest
+
+from tests.store.keeping import Keep
+
+
+@pytest.fixture(params=["sqlite"])
+def keep(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Keep:
+    """A place for a store of each kind. PostgreSQL joins by a second parameter."""
+    assert request.param == "sqlite"
+    return Keep.sqlite(tmp_path_factory.mktemp("store") / "perdure.db")
