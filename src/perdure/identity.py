@@ -12,22 +12,27 @@ class IdSource:
     """Makes ULIDs: ten characters of milliseconds, sixteen of chance, in lower case.
 
     Ids name things, they do not protect them; so a fast generator seeded from the system's
-    entropy is enough. Secrets come from `token`.
+    entropy is enough. Within a millisecond only the last two characters move on, as the ULID
+    definition allows. Secrets come from `token`.
     """
 
     def __init__(self, now: Callable[[], int], seed: int | None = None) -> None:
         self._now = now
         self._bits = random.Random(secrets.randbits(128) if seed is None else seed).getrandbits
         self._millisecond = -1
-        self._prefix = ""
+        self._stem = ""
+        self._last = 0
 
     def ulid(self) -> str:
         """A fresh id."""
         millisecond = self._now() // 1000
-        if millisecond != self._millisecond:
+        last = self._last + 1
+        if millisecond != self._millisecond or last == 1024:
             self._millisecond = millisecond
-            self._prefix = _base32(millisecond, pairs=5)
-        return self._prefix + _base32(self._bits(80), pairs=8)
+            self._stem = _base32(millisecond << 70 | self._bits(70), pairs=12)
+            last = 0
+        self._last = last
+        return self._stem + _PAIRS[last]
 
     def token(self) -> str:
         """A secret of 32 lower-case hex characters."""
@@ -35,16 +40,4 @@ class IdSource:
 
 
 def _base32(number: int, *, pairs: int) -> str:
-    pair = _PAIRS
-    if pairs == 8:
-        return (
-            pair[number >> 70 & 1023]
-            + pair[number >> 60 & 1023]
-            + pair[number >> 50 & 1023]
-            + pair[number >> 40 & 1023]
-            + pair[number >> 30 & 1023]
-            + pair[number >> 20 & 1023]
-            + pair[number >> 10 & 1023]
-            + pair[number & 1023]
-        )
-    return "".join(pair[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+    return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))

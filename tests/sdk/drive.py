@@ -3,7 +3,8 @@
     <sdk python> tests/sdk/drive.py --server URL --case NAME[,NAME…]|all [--dump DIR]
 
 Prints one JSON line for each case and exits with 0 if all of them held. Cases run at the same time,
-each on its own queue with its own worker.
+each on its own queue with its own worker; this process may be slow for seconds, so no case depends
+on being quick.
 """
 
 # The SDK lives in environments of its own, where mypy does not look.

@@ -6,7 +6,7 @@ from tests.sdk.stage import Stage
 
 @case("select-activity-wins", "hurry")
 async def select_activity_wins(stage: Stage) -> None:
-    run = await stage.start("hurry", 0.0, 3)
+    run = await stage.start("hurry", 0.0, 5)
 
     assert await run.result() == {"winner": "work", "value": "done", "late": None, "after": "after"}
 

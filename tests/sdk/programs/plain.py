@@ -70,7 +70,7 @@ class Overtime:
             "stall",
             [1, 2.6],
             start_to_close_timeout=2,
-            retry_policy=ActivityRetryPolicy(max_attempts=2, backoff_seconds=[0]),
+            retry_policy=ActivityRetryPolicy(max_attempts=9, backoff_seconds=[0]),
         )
         yield ctx.sleep(1)
         return value
@@ -81,7 +81,7 @@ class Cancellable:
     """A long activity that looks for its cancellation."""
 
     def run(self, ctx: Context, key: str) -> Steps:
-        result = yield ctx.schedule_activity("work-until-cancelled", [key], heartbeat_timeout=5)
+        result = yield ctx.schedule_activity("work-until-cancelled", [key], heartbeat_timeout=30)
         return result
 
 

@@ -120,7 +120,7 @@ class Teams:
                     ctx.schedule_activity("echo-slowly", ["a", 0.2]),
                     ctx.schedule_activity("echo", ["b"]),
                 ],
-                "child": ctx.start_child_workflow("sleeper", [[3]]),
+                "child": ctx.start_child_workflow("sleeper", [[5]]),
             }
         )
         child = yield first.handles["child"]
@@ -132,7 +132,7 @@ class SelectThenList:
     """A list after a selection: the SDK guesses its numbers wrong, the server corrects them."""
 
     def run(self, ctx: Context) -> Steps:
-        first = yield ctx.select([ctx.schedule_activity("echo", ["quick"]), ctx.sleep(3)])
+        first = yield ctx.select([ctx.schedule_activity("echo", ["quick"]), ctx.sleep(5)])
         listed = yield [
             ctx.schedule_activity("echo-slowly", ["x", 0.2]),
             ctx.schedule_activity("echo", ["y"]),

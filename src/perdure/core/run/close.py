@@ -3,8 +3,9 @@
 from perdure.core import instant
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
 from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
-from perdure.core.run.history import Raw, raw, record, record_encoded
+from perdure.core.run.history import Raw, raw, record
 from perdure.core.run.moment import Moment
+from perdure.core.run.settle import record_held
 from perdure.core.run.start import start_successor
 from perdure.core.run.state import Activity, Child, Failure, Run, Timer
 from perdure.core.run.status import TRANSITIONS, RunStatus
@@ -193,12 +194,7 @@ def _stop(
 def _release_held(run: Run, moment: Moment) -> None:
     """What was acknowledged enters history even if nobody will replay it."""
     for sequence in sorted(run.operations):
-        operation = run.operations[sequence]
-        for event in operation.held:
-            record_encoded(run, moment, event.event_type, event.payload)
-        operation.held = []
-        if operation.outcome is not None:
-            record_encoded(run, moment, operation.outcome.event_type, operation.outcome.payload)
+        record_held(run, moment, run.operations[sequence])
     run.releasing = []
 
 

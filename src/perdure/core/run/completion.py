@@ -30,14 +30,16 @@ from perdure.core.run.command import (
     UpsertSearchAttributes,
 )
 from perdure.core.run.deadline import arm, operation_due
+from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json
-from perdure.core.run.settle import drop_operation, settle
+from perdure.core.run.settle import drop_operation, record_held, settle
 from perdure.core.run.state import (
     Activity,
     Child,
+    ConditionWait,
     GroupMode,
     Metadata,
     Operation,
@@ -109,6 +111,7 @@ def fail_task(
     )
     if failure_type == WAITING_FOR_HISTORY:
         receipt = finish_task(run, task, "waiting_for_history")
+        _close_open_wait(run, moment, task, ())
         if run.status is RunStatus.PENDING:
             run.status = RunStatus.WAITING
     else:
@@ -160,6 +163,9 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
             rebase.metadata(path, sequence)
         if not isinstance(command, (CancelSelectionOperation, *TERMINAL)):
             sequence += 1
+    if not is_blocked(run):
+        # What a blocked worker sends again may be a part of its group; it will not be taken.
+        rebase.require_complete()
 
 
 _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
@@ -172,9 +178,13 @@ _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
 def _close_open_wait(
     run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]
 ) -> None:
-    """The first step tells whether the code still stands at its open wait."""
+    """The first step tells whether the code still stands at its open condition.
+
+    A signal wait needs no such word: it is over when a task has shown its signal to the code.
+    """
+    wait = None if run.wait is None else run.operations.get(run.wait)
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
-    if first is None or run.wait is None:
+    if first is None and isinstance(wait, ConditionWait):
         return
     close_wait_before(run, moment, task, first if isinstance(first, OpenConditionWait) else None)
 
@@ -197,7 +207,8 @@ def _apply(run: Run, moment: Moment, commands: Sequence[Command], receipt: TaskR
         arm(run, operation_due(opened))
         if isinstance(opened, Activity):
             receipt.created_task_ids.append(activity_task_id(run, opened))
-    join_ordered(run, ungrouped)
+    if not run.is_closed:
+        join_ordered(run, ungrouped)
 
 
 def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
@@ -361,15 +372,15 @@ def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) 
     member = next((m for m in group.members if m.base == command.member_base), None)
     if member is None or member.cancelled or member.open == 0:
         return
+    leaves = [run.operations.get(member.base + offset) for offset in range(member.size)]
+    running = [leaf for leaf in leaves if leaf is not None]
+    if all(leaf.outcome is not None for leaf in running):
+        # It ended while the worker decided; the outcome, which was acknowledged, stands.
+        return
     member.cancelled = True
-    for sequence in range(member.base, member.base + member.size):
-        operation = run.operations.get(sequence)
-        if operation is None:
-            continue
+    for leaf in running:
         group.unrecorded -= 1
-        if isinstance(operation, Activity) and operation.state is TaskState.READY:
-            withdraw(run, sequence)
-        drop_operation(run, sequence)
+        _let_go(run, moment, leaf)
     if group.unrecorded <= 0:
         run.groups.pop(group.base, None)
     record(
@@ -387,3 +398,15 @@ def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) 
         },
     )
     request_task(run, moment)
+
+
+def _let_go(run: Run, moment: Moment, operation: Operation) -> None:
+    """Stop an operation that nobody waits for any more."""
+    if operation.outcome is not None:
+        record_held(run, moment, operation)
+    elif isinstance(operation, Activity) and operation.state is TaskState.READY:
+        withdraw(run, operation.sequence)
+    elif isinstance(operation, Child) and operation.cancellation_policy != "abandon":
+        reason = "the selection of its parent let it go"
+        run.unsaved.effects.append(CloseChild(operation.run_id, "request_cancel", reason))
+    drop_operation(run, operation.sequence)

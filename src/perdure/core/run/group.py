@@ -7,7 +7,16 @@ count are the allotted ones, so every claimed path is moved by the difference be
 from typing import Any
 
 from perdure.core.rejection import InvalidCommands
-from perdure.core.run.state import Group, GroupMode, Member, Metadata, Operation, Run
+from perdure.core.run.state import (
+    ConditionWait,
+    Group,
+    GroupMode,
+    Member,
+    Metadata,
+    Operation,
+    Run,
+    SignalWait,
+)
 
 
 class Rebase:
@@ -15,6 +24,7 @@ class Rebase:
 
     def __init__(self) -> None:
         self._distances: dict[str, int] = {}
+        self._missing: dict[str, int] = {}
 
     def metadata(self, path: list[Metadata], sequence: int) -> Metadata:
         """The group members of a leaf that was given `sequence`, ready to be copied to events."""
@@ -23,11 +33,19 @@ class Rebase:
         index = int(outer["parallel_group_index"])
         if claimed not in self._distances:
             self._distances[claimed] = sequence - index - int(outer["parallel_group_base_sequence"])
+            self._missing[claimed] = int(outer["parallel_group_size"])
+        self._missing[claimed] -= 1
         distance = self._distances[claimed]
         moved = [_move(entry, distance) for entry in path]
         if moved[0]["parallel_group_base_sequence"] + index != sequence:
             raise InvalidCommands(f"the members of {claimed} do not stand next to each other")
         return {**moved[-1], "parallel_group_path": moved}
+
+    def require_complete(self) -> None:
+        """Refuse groups without all their leaves: a run would wait for the others for ever."""
+        for claimed, missing in self._missing.items():
+            if missing != 0:
+                raise InvalidCommands(f"the members of {claimed} are not all there")
 
 
 def _move(entry: Metadata, distance: int) -> Metadata:
@@ -106,9 +124,16 @@ def is_blocked(run: Run) -> bool:
     ):
         return True
     for sequence, operation in run.operations.items():
-        if sequence == run.wait:
+        if sequence == run.wait and _may_be_over(operation):
             continue
         group = None if operation.group is None else run.groups.get(operation.group)
         if group is None or group.mode is not GroupMode.SELECT:
             return True
     return False
+
+
+def _may_be_over(wait: Operation) -> bool:
+    """The code alone knows whether its condition is true; a signal wait ends with its signal."""
+    return isinstance(wait, ConditionWait) or (
+        isinstance(wait, SignalWait) and wait.signal is not None
+    )

@@ -21,9 +21,10 @@ def require_active(run: Run) -> None:
 def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | None) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
-    if len(run.inbox) >= limits.PENDING_SIGNALS_MAX:
+    waiting = len(run.inbox) + len(run.unapplied)
+    if waiting >= limits.PENDING_SIGNALS_MAX:
         raise StructuralLimitExceeded(
-            f"run {run.run_id} has {len(run.inbox)} signals waiting",
+            f"run {run.run_id} has {waiting} signals waiting",
             limit_kind="pending_signal_count",
             configured_limit=limits.PENDING_SIGNALS_MAX,
         )

@@ -52,9 +52,9 @@ def resolve(run: Run, operation: Operation, outcome: Held) -> None:
                 for sequence in sorted(
                     s for s, o in run.operations.items() if o.group == operation.group
                 ):
-                    _release_later(run, sequence)
+                    _release_last(run, sequence)
             return
-    _release_later(run, operation.sequence)
+    _release_last(run, operation.sequence)
 
 
 def settle(run: Run, moment: Moment) -> None:
@@ -74,6 +74,15 @@ def is_frozen(run: Run) -> bool:
     return run.task is not None and run.task.state is TaskState.LEASED
 
 
+def record_held(run: Run, moment: Moment, operation: Operation) -> None:
+    """Record what was held back of an operation that is let go: what was acknowledged is a fact."""
+    for event in operation.held:
+        record_encoded(run, moment, event.event_type, event.payload)
+    operation.held = []
+    if operation.outcome is not None:
+        record_encoded(run, moment, operation.outcome.event_type, operation.outcome.payload)
+
+
 def drop_operation(run: Run, sequence: int) -> None:
     """Forget an operation that has ended."""
     run.operations.pop(sequence, None)
@@ -85,6 +94,14 @@ def drop_operation(run: Run, sequence: int) -> None:
 def _release_later(run: Run, sequence: int) -> None:
     if sequence not in run.releasing:
         run.releasing.append(sequence)
+
+
+def _release_last(run: Run, sequence: int) -> None:
+    # Outcomes enter history in the order in which they came, also when something else of their
+    # operations has been held back before.
+    if sequence in run.releasing:
+        run.releasing.remove(sequence)
+    run.releasing.append(sequence)
 
 
 def _release(run: Run, moment: Moment, sequence: int) -> None:
@@ -202,10 +219,11 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     )
     if isinstance(wait, SignalWait) and bound:
         _bind(run, moment, wait, signal)
-    elif isinstance(wait, ConditionWait) or not run.operations:
-        request_task(run, moment, _signal_resume(signal, None))
-    elif run.keeps_signals:
+        return
+    if run.keeps_signals and not isinstance(wait, ConditionWait):
         run.unapplied.append(signal)
+    if isinstance(wait, ConditionWait) or not run.operations:
+        request_task(run, moment, _signal_resume(signal, None))
 
 
 def _apply_kept_signal(run: Run, moment: Moment) -> None:

@@ -12,6 +12,9 @@ from perdure.web.message import HttpError
 Name255 = Annotated[str, Meta(min_length=1, max_length=255)]
 OptionalName = Annotated[str, Meta(max_length=255)] | None
 Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
+Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+"""What JSON calls a number may have any length; what is stored has 64 bits."""
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Absent = Raw | UnsetType
 
 T = TypeVar("T")
@@ -24,7 +27,7 @@ class Body(Struct, kw_only=True):
 class StartBody(Body):
     workflow_type: Name255
     workflow_id: (
-        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+$")] | None
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+\Z")] | None
     ) = None
     task_queue: OptionalName = None
     input: Absent = UNSET
@@ -81,9 +84,9 @@ class RegisterBody(Body):
     workflow_command_contracts: dict[str, Any] | None = None
     capabilities: list[Name255] | None = None
     capability_manifest: dict[str, Any] | None = None
-    max_concurrent_workflow_tasks: Annotated[int, Meta(ge=0)] | None = None
-    max_concurrent_activity_tasks: Annotated[int, Meta(ge=0)] | None = None
-    max_concurrent_worker_sessions: Annotated[int, Meta(ge=0)] | None = None
+    max_concurrent_workflow_tasks: Count | None = None
+    max_concurrent_activity_tasks: Count | None = None
+    max_concurrent_worker_sessions: Count | None = None
     task_slots: dict[str, Any] | None = None
     process_metrics: dict[str, Any] | None = None
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
@@ -145,7 +148,7 @@ class ActivityFailure(Struct):
     message: str
     type: str | None = None
     class_: str | None = msgspec.field(default=None, name="class")
-    code: int | str | None = None
+    code: Integer | str | None = None
     stack_trace: str | None = None
     non_retryable: bool | None = None
     retryable: bool | None = None
@@ -176,6 +179,10 @@ def decode(body: bytes, kind: type[T]) -> T:
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
     try:
+        if not body.isascii():
+            # Members that are carried unopened are not looked at by the decoder, and whatever
+            # is stored is spliced into answers: bytes that are no text would spoil them all.
+            body.decode()
         decoded: T = decoder.decode(body or b"{}")
     except msgspec.ValidationError as error:
         raise invalid(error) from None

@@ -10,15 +10,25 @@ from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
 from perdure.core.run.state import ActivityTimeouts, RetryPolicy
-from perdure.protocols.durable_workflow.bodies import Name255, OptionalName, Seconds, TaskLease
-from perdure.protocols.durable_workflow.payloads import require_envelope, require_payload
+from perdure.protocols.durable_workflow.bodies import (
+    Integer,
+    Name255,
+    OptionalName,
+    Seconds,
+    TaskLease,
+)
+from perdure.protocols.durable_workflow.payloads import (
+    require_envelope,
+    require_payload,
+    require_storable,
+)
 
 Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 Payload = Raw | UnsetType
 
 
 class WireRetryPolicy(Struct):
-    max_attempts: Annotated[int, Meta(ge=1)] | UnsetType | None = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     backoff_seconds: list[Delay] | Delay | None = None
     non_retryable_error_types: list[str] | None = None
 
@@ -28,14 +38,14 @@ class PathEntry(Struct, omit_defaults=True):
 
     parallel_group_id: str
     parallel_group_kind: str
-    parallel_group_base_sequence: Annotated[int, Meta(ge=1)]
+    parallel_group_base_sequence: Annotated[int, Meta(ge=1, le=2**31 - 1)]
     parallel_group_size: Annotated[int, Meta(ge=1, le=1000)]
     parallel_group_index: Annotated[int, Meta(ge=0)]
     parallel_group_mode: str | UnsetType = UNSET
-    selection_member_key: str | int | UnsetType = UNSET
-    selection_member_index: int | UnsetType = UNSET
-    selection_member_base_sequence: int | UnsetType = UNSET
-    selection_member_size: int | UnsetType = UNSET
+    selection_member_key: str | Integer | UnsetType = UNSET
+    selection_member_index: Integer | UnsetType = UNSET
+    selection_member_base_sequence: Integer | UnsetType = UNSET
+    selection_member_size: Integer | UnsetType = UNSET
     selection_member_kind: str | UnsetType = UNSET
 
 
@@ -96,9 +106,9 @@ class WireRecordSideEffect(Wire, tag="record_side_effect", kw_only=True):
 
 class WireRecordVersionMarker(Wire, tag="record_version_marker", kw_only=True):
     change_id: Name255
-    version: int
-    min_supported: int
-    max_supported: int
+    version: Integer
+    min_supported: Integer
+    max_supported: Integer
 
 
 class WireUpsertSearchAttributes(Wire, tag="upsert_search_attributes", kw_only=True):
@@ -111,10 +121,10 @@ class WireUpsertMemo(Wire, tag="upsert_memo", kw_only=True):
 
 class WireCancelSelection(Wire, tag="cancel_selection_operation", kw_only=True):
     selection_group_id: str
-    member_key: str | int
-    member_index: int
-    member_base_sequence: int
-    member_size: int
+    member_key: str | Integer
+    member_index: Integer
+    member_base_sequence: Integer
+    member_size: Integer
     operation_kind: str
     operation_identity: str
 
@@ -312,6 +322,7 @@ def check_search_attributes(attributes: dict[str, Any], at: str) -> None:
     """Bounds and shapes of search attributes, before anything is changed."""
     if len(attributes) > limits.SEARCH_ATTRIBUTES_MAX:
         raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} search attributes")
+    require_storable(attributes, at)
     total = 0
     for key, value in attributes.items():
         if not key or len(key.encode()) > limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX:

@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 from perdure.clock import Clock
 from perdure.core import limits
 from perdure.core.fleet.worker import Worker
-from perdure.core.payload import Frame, PayloadError
+from perdure.core.payload import Frame
 from perdure.core.rejection import (
     InstanceNotFound,
     InvalidRequest,
@@ -37,6 +37,8 @@ from perdure.protocols.durable_workflow.payloads import (
     frame_of_envelope,
     is_envelope,
     require_envelope,
+    require_plain,
+    require_storable,
 )
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
 from perdure.store.interface import Instance, ListCursor, RunFilter
@@ -110,6 +112,7 @@ class ControlPlane:
         memo, attributes = body.memo or {}, body.search_attributes or {}
         if len(encode(memo)) > limits.MEMO_BYTES_MAX:
             raise InvalidRequest("memo", f"at most {limits.MEMO_BYTES_MAX} bytes")
+        require_storable(memo, "memo")
         check_search_attributes(attributes, "search_attributes")
         execution, run_timeout = body.execution_timeout_seconds, body.run_timeout_seconds
         if execution is not None and run_timeout is not None and run_timeout > execution:
@@ -335,19 +338,9 @@ def _input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
         return require_envelope(encoded, field), None
     if encoded[:1] not in (b"[", b"{"):
         raise InvalidRequest(field, "must be a list, an object or an envelope")
-    return None, _checked_plain(encoded, field)
-
-
-def _checked_plain(encoded: bytes, field: str) -> bytes:
-    """Plain input that both frames can carry, so that encoding it later cannot fail."""
-    try:
-        for frame in Frame:
-            plain_envelope(encoded, frame)
-    except PayloadError as error:
-        raise InvalidRequest(field, error.message) from None
-    except RecursionError:
-        raise InvalidRequest(field, "is nested too deeply") from None
-    return encoded
+    # Checked for both frames, so that encoding it later cannot fail.
+    require_plain(encoded, field)
+    return None, encoded
 
 
 def _operation_name(name: str, field: str) -> str:

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from perdure.core.payload import Frame, PayloadError, Value, decode, frame_of, is_json_representable
+from perdure.core.payload import (
+    Frame,
+    PayloadError,
+    Value,
+    decode,
+    encode,
+    frame_of,
+    is_json_representable,
+)
 from perdure.core.rejection import InvalidRequest
 
 _OPENING = b'{"codec":"avro","blob":"'
@@ -60,6 +68,26 @@ def require_payload(raw: Raw | UnsetType, field: str) -> bytes | None:
     if encoded.startswith(b'"'):
         return b'{"codec":"avro","blob":' + encoded + b"}"
     return require_envelope(encoded, field)
+
+
+def require_storable(value: Any, field: str) -> None:
+    """Plain JSON that is kept, and may have to become a payload later: both frames can carry it."""
+    if not value:
+        return
+    try:
+        for frame in Frame:
+            encode(value, frame)
+    except PayloadError as error:
+        raise InvalidRequest(field, error.message) from None
+
+
+def require_plain(encoded: bytes, field: str) -> None:
+    """Plain JSON that can become a payload."""
+    try:
+        value = msgspec.json.decode(encoded)
+    except (msgspec.DecodeError, RecursionError):
+        raise InvalidRequest(field, "is no JSON that can be kept") from None
+    require_storable(value, field)
 
 
 def frame_of_envelope(encoded: bytes) -> Frame | None:

@@ -19,6 +19,7 @@ class _Event(Struct):
 
 
 _decoder = msgspec.json.Decoder(_Event)
+_payload_decoder = msgspec.json.Decoder(_Payload)
 
 _OUTCOMES = {
     "ActivityCompleted": "completed",
@@ -33,8 +34,13 @@ async def find_recorded_outcome(store: Store, ref: AttemptRef) -> str | None:
     if run is None or run.namespace != ref.namespace:
         return None
     operation = run.operations.get(ref.sequence)
-    if operation is not None and operation.outcome is not None:
-        return _OUTCOMES.get(operation.outcome.event_type)
+    if operation is not None:
+        # What is held back while a worker replays is decided all the same.
+        for decided in (*operation.held, operation.outcome):
+            if decided is None or decided.event_type not in _OUTCOMES:
+                continue
+            if _payload_decoder.decode(decided.payload).activity_attempt_id == ref.attempt_id:
+                return _OUTCOMES[decided.event_type]
     for encoded in await store.read_history(ref.run_id, 0, HISTORY_EVENTS_MAX * 2):
         if ref.attempt_id.encode() not in encoded:
             continue

@@ -12,7 +12,9 @@ from perdure.core import instant, limits
 from perdure.core.fleet.worker import Worker
 from perdure.core.rejection import (
     InvalidPageToken,
+    RunCancelled,
     RunClosed,
+    RunTerminated,
     StaleAttempt,
     TaskNotFound,
 )
@@ -52,7 +54,12 @@ from perdure.engine.workflow_tasks import (
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
 from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
-from perdure.protocols.durable_workflow.payloads import is_envelope, require_envelope
+from perdure.protocols.durable_workflow.payloads import (
+    is_envelope,
+    require_envelope,
+    require_plain,
+    require_storable,
+)
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.web.message import Request, Response
@@ -108,6 +115,8 @@ class WorkerPlane:
 
     async def register(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.RegisterBody)
+        _check_told(body, "workflow_command_contracts", "capability_manifest")
+        _check_told(body, "task_slots", "process_metrics")
         offered = Worker(
             namespace=request.namespace,
             worker_id=body.worker_id or self._ids.ulid().upper(),
@@ -149,6 +158,7 @@ class WorkerPlane:
 
     async def heartbeat_worker(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.WorkerHeartbeatBody)
+        _check_told(body, "task_slots", "process_metrics")
         report = WorkerReport(
             task_slots=body.task_slots,
             process_metrics=body.process_metrics,
@@ -324,8 +334,8 @@ class WorkerPlane:
         encoded = b"null" if body.result is UNSET else bytes(body.result)
         result = None if encoded == b"null" else encoded
         plain = result is not None and not is_envelope(result)
-        if result is not None and not plain:
-            require_envelope(result, "result")
+        if result is not None:
+            (require_plain if plain else require_envelope)(result, "result")
         operation = CompleteActivity(ref, result, plain=plain)
         return await self._report_outcome(request, ref, operation, "completed")
 
@@ -342,7 +352,7 @@ class WorkerPlane:
         try:
             recorded: Recorded = await self._engine.submit(operation)
             next_task_id = recorded.next_task_id
-        except (StaleAttempt, RunClosed):
+        except (StaleAttempt, RunClosed, RunCancelled, RunTerminated):
             # A report that was taken before gets its answer again.
             known = await find_recorded_outcome(self._engine.store, ref)
             if known != outcome:
@@ -361,6 +371,7 @@ class WorkerPlane:
 
     async def heartbeat_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
+        _check_told(body, "details")
         ref = _attempt_ref(request, body)
         members = {
             "message": body.message,
@@ -421,6 +432,12 @@ class WorkerPlane:
 
 def _or(given: int | None, default: int) -> int:
     return default if given is None else given
+
+
+def _check_told(body: bodies.Body, *names: str) -> None:
+    """What a worker tells in its own words must still be something that can be kept."""
+    for name in names:
+        require_storable(getattr(body, name) or {}, name)
 
 
 def _cadence(worker: Worker) -> dict[str, int]:

@@ -1,0 +1,10 @@
+"""What the tests of the rules share."""
+
+import pytest
+
+from tests.support.story import Story
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story()

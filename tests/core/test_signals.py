@@ -1,0 +1,322 @@
+"""Signals: durable at once, seen one at a time, and never before the first task is done."""
+
+import msgspec
+import pytest
+
+from perdure.core import limits
+from perdure.core.rejection import (
+    HistoricalRunCommandRejected,
+    RunNotActive,
+    StructuralLimitExceeded,
+)
+from perdure.core.run.command import Command
+from perdure.core.run.state import Run
+from tests.support.story import (
+    ARGUMENTS,
+    Story,
+    activity,
+    child,
+    complete_run,
+    condition,
+    continue_as_new,
+    in_parallel,
+    in_selection,
+    side_effect,
+    signal_wait,
+    timer,
+)
+
+
+@pytest.fixture
+def run(story: Story) -> Run:
+    return story.start()
+
+
+def _received(story: Story, run: Run) -> list[str]:
+    return [
+        e.payload["signal_name"] for e in story.history(run) if e.event_type == "SignalReceived"
+    ]
+
+
+# The inbox --------------------------------------------------------------------------------------
+
+
+def test_an_accepted_signal_is_on_disk_before_it_is_in_history(story: Story, run: Run) -> None:
+    sent = story.signal(run, "approve")
+
+    assert "SignalReceived" not in story.types(run)
+    story.crash()
+    (kept,) = story.runs[run.run_id].inbox.values()
+    assert (kept.name, kept.command_id, kept.arguments) == ("approve", sent.command_id, ARGUMENTS)
+
+
+def test_nothing_but_the_start_precedes_the_first_completion(story: Story, run: Run) -> None:
+    story.signal(run, "early")
+    story.lease(run)
+    story.signal(run, "later")
+
+    story.complete(run, condition("gate"))
+
+    assert story.types(run) == [
+        "StartAccepted",
+        "WorkflowStarted",
+        "ConditionWaitOpened",
+        "SignalReceived",
+    ]
+    assert _received(story, run) == ["early"]
+
+
+def test_what_is_recorded_of_a_signal(story: Story, run: Run) -> None:
+    story.work(run, condition("gate"))
+
+    sent = story.signal(run, "approve")
+
+    assert story.last(run) == {
+        "workflow_command_id": sent.command_id,
+        "signal_id": story.last(run)["signal_id"],
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "signal_name": "approve",
+        "arguments": msgspec.json.decode(ARGUMENTS),
+        "payload_codec": "avro",
+    }
+
+
+def test_a_signal_without_arguments_has_none(story: Story, run: Run) -> None:
+    story.work(run, condition("gate"))
+
+    story.signal(run, "approve", None)
+
+    assert "arguments" not in story.last(run)
+
+
+def test_a_condition_sees_one_signal_per_task(story: Story, run: Run) -> None:
+    story.work(run, condition("gate"))
+    for name in ("a", "b", "c"):
+        story.signal(run, name)
+    assert _received(story, run) == ["a"]
+    assert run.task is not None
+    assert run.task.resume["signal_name"] == "a"
+
+    seen = [_received(story, run)]
+    while run.inbox:
+        story.work(run, condition("gate"))
+        seen.append(_received(story, run))
+
+    assert seen == [["a"], ["a", "b"], ["a", "b", "c"]]
+    assert run.task is not None
+
+
+PARKED: dict[str, list[Command]] = {
+    "an activity": [activity()],
+    "a timer": [timer(60)],
+    "a child": [child()],
+    "a list": in_parallel(activity(), timer(60)),
+    "a list of the 0.4 SDK": [timer(60), timer(61)],
+    "a selection": in_selection({"a": activity(), "gate": condition()}),
+}
+
+
+@pytest.mark.parametrize("commands", PARKED.values(), ids=PARKED)
+def test_a_run_parked_on_plain_work_records_signals_and_sleeps_on(
+    story: Story, run: Run, commands: list[Command]
+) -> None:
+    story.work(run, *commands)
+
+    for name in ("a", "b"):
+        story.signal(run, name)
+
+    assert _received(story, run) == ["a", "b"]
+    assert run.task is None
+    assert not run.inbox
+
+
+def test_a_run_with_nothing_open_is_woken(story: Story, run: Run) -> None:
+    story.work(run, side_effect())
+
+    story.signal(run, "go")
+
+    assert run.task is not None
+
+
+def test_outcomes_that_were_held_back_enter_before_signals(story: Story, run: Run) -> None:
+    story.work(run, *in_selection({"fast": timer(1), "slow": activity()}))
+    story.later(seconds=1)
+    story.lease(run)
+    story.signal(run, "go")
+    story.lease_activity(run, 2)
+    story.complete_activity(run, 2)
+
+    story.complete(run, condition("gate"))
+
+    assert story.types(run)[-3:] == ["ConditionWaitOpened", "ActivityStarted", "ActivityCompleted"]
+    assert len(run.inbox) == 1
+    story.work(run, condition("gate"))
+    assert _received(story, run) == ["go"]
+
+
+def test_a_lease_that_ends_leaves_signals_waiting_for_the_same_task(story: Story, run: Run) -> None:
+    story.work(run, condition("gate"))
+    story.signal(run, "a")
+    story.lease(run)
+    story.signal(run, "b")
+
+    story.later(seconds=60)
+
+    assert _received(story, run) == ["a"]
+    assert len(run.inbox) == 1
+
+
+# Refusing ---------------------------------------------------------------------------------------
+
+
+def test_a_closed_run_takes_no_signals(story: Story, run: Run) -> None:
+    story.work(run, complete_run())
+
+    with story.refused(RunNotActive):
+        story.signal(run)
+
+
+def test_a_signal_for_a_run_that_was_continued_is_refused(story: Story, run: Run) -> None:
+    story.work(run, continue_as_new())
+
+    with story.refused(HistoricalRunCommandRejected):
+        story.signal(run)
+
+
+def test_left_over_signals_are_dropped_when_the_run_closes(story: Story, run: Run) -> None:
+    story.lease(run)
+    story.signal(run)
+
+    story.complete(run, complete_run())
+
+    assert run.inbox == {}
+    assert story.types(run)[-1] == "WorkflowCompleted"
+    story.crash()
+    assert story.runs[run.run_id].inbox == {}
+
+
+def test_an_inbox_has_an_end(story: Story, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "PENDING_SIGNALS_MAX", 3)
+    for _ in range(3):
+        story.signal(run)
+
+    with story.refused(StructuralLimitExceeded) as caught:
+        story.signal(run)
+    assert caught.value.details["limit_kind"] == "pending_signal_count"
+
+
+def test_signals_kept_for_a_later_wait_have_an_end_too(
+    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in the run's row, which every change of the run writes anew."""
+    monkeypatch.setattr(limits, "PENDING_SIGNALS_MAX", 3)
+    story.lease(run, runtime="php")
+    story.complete(run, activity())
+    for _ in range(3):
+        story.signal(run)
+
+    with story.refused(StructuralLimitExceeded):
+        story.signal(run)
+
+
+# Signal waits -----------------------------------------------------------------------------------
+
+
+def test_a_signal_wait_is_ended_by_its_signal(story: Story, run: Run) -> None:
+    story.work(run, signal_wait("approve"))
+    opened = story.last(run)
+    assert opened == {
+        "sequence": 1,
+        "signal_wait_id": opened["signal_wait_id"],
+        "signal_name": "approve",
+    }
+
+    sent = story.signal(run, "approve")
+    received = story.last(run)
+    assert received["signal_wait_id"] == opened["signal_wait_id"]
+    story.work(run, activity())
+
+    applied = story.history(run)[-2]
+    assert applied.event_type == "SignalApplied"
+    assert applied.payload == {
+        "workflow_command_id": sent.command_id,
+        "signal_id": received["signal_id"],
+        "signal_name": "approve",
+        "signal_wait_id": opened["signal_wait_id"],
+        "sequence": 1,
+        "value": msgspec.json.decode(ARGUMENTS),
+    }
+    assert set(run.operations) == {2}
+
+
+def test_a_signal_is_applied_also_when_the_worker_answers_nothing(story: Story, run: Run) -> None:
+    """The run would wait for a signal that it has got."""
+    story.work(run, signal_wait("approve"))
+    story.signal(run, "approve")
+
+    story.work(run)
+
+    assert story.types(run)[-1] == "SignalApplied"
+    assert run.operations == {}
+
+
+def test_a_signal_wait_does_not_see_other_signals(story: Story, run: Run) -> None:
+    story.work(run, signal_wait("approve"))
+
+    story.signal(run, "reject")
+
+    assert "signal_wait_id" not in story.last(run)
+    assert run.task is None
+
+
+def test_a_signal_that_came_before_its_wait_is_kept_for_it(story: Story, run: Run) -> None:
+    story.lease(run, runtime="php")
+    story.complete(run, timer(5))
+    sent = story.signal(run, "approve")
+    story.later(seconds=5)
+
+    story.work(run, signal_wait("approve"))
+
+    assert story.last(run)["signal_wait_id"] == f"signal-command:{sent.command_id}"
+    assert run.task is not None
+    assert run.task.resume["workflow_command_id"] == sent.command_id
+    story.work(run, complete_run())
+    assert story.types(run)[-2:] == ["SignalApplied", "WorkflowCompleted"]
+
+
+def test_a_signal_that_woke_an_idle_run_is_kept_for_its_wait(story: Story, run: Run) -> None:
+    """The code asks for the signal only now, after the server had shown it."""
+    story.lease(run, runtime="php")
+    story.complete(run, side_effect())
+    story.signal(run, "approve")
+
+    story.work(run, signal_wait("approve"))
+
+    assert run.task is not None
+    story.work(run, complete_run())
+    assert "SignalApplied" in story.types(run)
+
+
+def test_a_signal_wait_times_out(story: Story, run: Run) -> None:
+    story.work(run, signal_wait("approve", timeout=30))
+    opened, scheduled = (e.payload for e in story.history(run)[2:])
+    assert scheduled["timer_kind"] == "signal_timeout"
+
+    story.later(seconds=30)
+
+    assert story.types(run)[-1] == "TimerFired"
+    assert story.last(run) == {**scheduled, "fired_at": "2026-01-01T00:00:30.000000Z"}
+    assert scheduled["signal_wait_id"] == opened["signal_wait_id"]
+    assert run.operations == {}
+    assert run.task is not None
+
+
+def test_a_signal_stops_the_timeout_of_its_wait(story: Story, run: Run) -> None:
+    story.work(run, signal_wait("approve", timeout=30))
+    story.signal(run, "approve")
+    story.later(seconds=60)
+
+    story.work(run, complete_run())
+
+    assert story.types(run)[-3:] == ["TimerCancelled", "SignalApplied", "WorkflowCompleted"]

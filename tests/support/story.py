@@ -1,0 +1,791 @@
+"""Stories about runs: builders of commands, and a small driver of the engine without a loop.
+
+A `Story` decides the engine's real operations in real worlds, one beat at a time, with a clock that
+stands still until it is told to move. What a beat leaves is written to a `Disk` exactly as the runs
+list it as unsaved, so a story can lose its memory at any time and go on from there.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias, cast
+
+import msgspec
+import pytest
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.limits import ACTIVITY_LEASE_TIMEOUT, SECOND, WORKFLOW_LEASE_TIMEOUT
+from perdure.core.payload import Frame, encode
+from perdure.core.rejection import Rejection
+from perdure.core.run.activity import Reported
+from perdure.core.run.command import (
+    Authored,
+    CancelSelectionOperation,
+    Command,
+    CompleteRun,
+    ContinueAsNew,
+    FailRun,
+    OpenConditionWait,
+    OpenSignalWait,
+    RecordSideEffect,
+    RecordVersionMarker,
+    ScheduleActivity,
+    StartChild,
+    StartTimer,
+    UpsertMemo,
+    UpsertSearchAttributes,
+)
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import envelope_json
+from perdure.core.run.start import StartRequest
+from perdure.core.run.state import (
+    WORKFLOW_TASK,
+    Activity,
+    ActivityTimeouts,
+    Child,
+    Lease,
+    Metadata,
+    RetryPolicy,
+    Run,
+    TaskState,
+    Unsaved,
+    WorkflowTask,
+)
+from perdure.core.run.task import request_task
+from perdure.engine.activity_tasks import (
+    AttemptRef,
+    AttemptView,
+    CompleteActivity,
+    FailActivity,
+    HeartbeatActivity,
+    Recorded,
+    RenewActivity,
+)
+from perdure.engine.control import (
+    CancelRun,
+    Commanded,
+    CommandTarget,
+    SignalRun,
+    StartWorkflow,
+    TerminateRun,
+)
+from perdure.engine.family import follow
+from perdure.engine.granting import Granting, is_ready
+from perdure.engine.operation import Operation
+from perdure.engine.passing import FireDue
+from perdure.engine.workflow_tasks import (
+    CompleteWorkflowTask,
+    FailWorkflowTask,
+    RenewWorkflowTask,
+    TaskCompleted,
+)
+from perdure.engine.world import World
+from perdure.identity import IdSource
+from perdure.store import rows
+from perdure.store.interface import Instance, Receipt, ReceiptKey
+from tests.support.clock import START, FakeClock
+
+NAMESPACE = "default"
+QUEUE = "orders"
+WORKER = "w1"
+SDK_2 = "durable-workflow-python/2.12.0"
+SDK_0_4 = "durable-workflow-python/0.4.106"
+ARGUMENTS = envelope_json("wwHioz3/VYAiNwA=")
+RESULT = envelope_json("wwHioz3/VYAiNwQC")
+
+Members: TypeAlias = Mapping[str | int, Authored | Sequence[Authored]]
+
+
+class Event(msgspec.Struct):
+    """One event as it is sent."""
+
+    id: str
+    sequence: int
+    event_type: str
+    recorded_at: str
+    timestamp: str
+    namespace: str
+    payload: dict[str, Any]
+
+
+_event_decoder = msgspec.json.Decoder(Event)
+
+
+def event_of(encoded: bytes) -> Event:
+    """The event that some bytes of a history are."""
+    return _event_decoder.decode(encoded)
+
+
+# Commands ---------------------------------------------------------------------------------------
+
+
+def activity(
+    activity_type: str = "charge",
+    *,
+    queue: str | None = None,
+    retry: RetryPolicy | None = None,
+    cancellation_policy: str | None = None,
+    **timeouts: int | None,
+) -> ScheduleActivity:
+    """`timeouts` are the four lengths, in seconds, by their names."""
+    return ScheduleActivity(
+        activity_type=activity_type,
+        arguments=ARGUMENTS,
+        queue=queue,
+        retry=retry,
+        timeouts=ActivityTimeouts(**timeouts),
+        cancellation_policy=cancellation_policy,
+    )
+
+
+def retries(
+    attempts_max: int | None, *backoff_seconds: int, non_retryable: Iterable[str] = ()
+) -> RetryPolicy:
+    return RetryPolicy(attempts_max, list(backoff_seconds), list(non_retryable))
+
+
+def timer(seconds: int = 60) -> StartTimer:
+    return StartTimer(delay_seconds=seconds)
+
+
+def child(
+    workflow_type: str = "shipment",
+    *,
+    queue: str | None = None,
+    policy: str | None = None,
+    retry: RetryPolicy | None = None,
+    cancellation_policy: str | None = None,
+    execution_timeout_seconds: int | None = None,
+    run_timeout_seconds: int | None = None,
+) -> StartChild:
+    return StartChild(
+        workflow_type=workflow_type,
+        arguments=ARGUMENTS,
+        queue=queue,
+        parent_close_policy=policy,
+        cancellation_policy=cancellation_policy,
+        retry=retry,
+        execution_timeout_seconds=execution_timeout_seconds,
+        run_timeout_seconds=run_timeout_seconds,
+    )
+
+
+def condition(
+    key: str | None = "gate", *, fingerprint: str | None = None, timeout: int | None = None
+) -> OpenConditionWait:
+    return OpenConditionWait(key=key, fingerprint=fingerprint, timeout_seconds=timeout)
+
+
+def signal_wait(name: str = "approve", *, timeout: int | None = None) -> OpenSignalWait:
+    return OpenSignalWait(signal_name=name, timeout_seconds=timeout)
+
+
+def side_effect(blob: str = "wwHioz3/VYAiNwQC") -> RecordSideEffect:
+    return RecordSideEffect(result=msgspec.json.encode(blob))
+
+
+def version_marker(change_id: str = "tax", version: int = 2) -> RecordVersionMarker:
+    return RecordVersionMarker(
+        change_id=change_id, version=version, min_supported=1, max_supported=3
+    )
+
+
+def attributes(**values: Any) -> UpsertSearchAttributes:
+    return UpsertSearchAttributes(attributes=values)
+
+
+def memo(**entries: Any) -> UpsertMemo:
+    return UpsertMemo(envelope=envelope_json(encode(entries, Frame.VALUE)), entries=entries)
+
+
+def complete_run(result: bytes | None = RESULT) -> CompleteRun:
+    return CompleteRun(result=result)
+
+
+def fail_run(
+    message: str = "out of stock",
+    *,
+    exception_type: str = "OutOfStock",
+    non_retryable: bool = False,
+) -> FailRun:
+    return FailRun(
+        message=message,
+        exception_type=exception_type,
+        exception_class=exception_type,
+        non_retryable=non_retryable,
+    )
+
+
+def continue_as_new(
+    *, arguments: bytes | None = None, queue: str | None = None, workflow_type: str | None = None
+) -> ContinueAsNew:
+    return ContinueAsNew(arguments=arguments, queue=queue, workflow_type=workflow_type)
+
+
+# Groups, annotated as the 2.x SDK does ------------------------------------------------------------
+
+
+def in_parallel(*members: Authored | list[Any], base: int = 1) -> list[Command]:
+    """A list of the code: one command per leaf. A list among the members is a nested group."""
+    return [_with_path(leaf, path) for leaf, path in _annotated(list(members), base)]
+
+
+def in_selection(members: Members, base: int = 1) -> list[Command]:
+    """A `select` of the code. A list is a member with several leaves."""
+    leaves: list[Command] = []
+    lists = [[m] if isinstance(m, Authored) else list(m) for m in members.values()]
+    size = sum(map(len, lists))
+    for index, (key, group) in enumerate(zip(members, lists, strict=True)):
+        first = base + len(leaves)
+        is_list = not isinstance(members[key], Authored)
+        inner = _annotated(group, first) if is_list else [(group[0], [])]
+        for leaf, path in inner:
+            outer = {
+                **_entry("select-calls", "mixed", base, size, len(leaves)),
+                "parallel_group_mode": "select",
+                "selection_member_key": key,
+                "selection_member_index": index,
+                "selection_member_base_sequence": first,
+                "selection_member_size": len(group),
+                "selection_member_kind": "group" if is_list else _KINDS[type(leaf)][0],
+            }
+            leaves.append(_with_path(leaf, [outer, *path]))
+    return leaves
+
+
+def cancel_member(run: Run, key: str | int) -> CancelSelectionOperation:
+    """What `handle.cancel()` sends, for a member of the newest selection that has the key."""
+    for group in reversed(run.groups.values()):
+        for member in group.members:
+            if member.key == key:
+                assert group.group_id is not None
+                return CancelSelectionOperation(
+                    group_id=group.group_id,
+                    member_key=member.key,
+                    member_index=member.index,
+                    member_base=member.base,
+                    member_size=member.size,
+                    kind=member.kind,
+                    identity=member.identity,
+                )
+    raise AssertionError(f"no selection has a member {key!r}")
+
+
+_KINDS: dict[type, tuple[str, str]] = {
+    ScheduleActivity: ("activity", "parallel-activities"),
+    StartTimer: ("timer", "parallel-timers"),
+    StartChild: ("child", "parallel-children"),
+    OpenConditionWait: ("condition", "parallel-conditions"),
+}
+
+
+def _annotated(group: list[Any], base: int) -> list[tuple[Authored, list[Metadata]]]:
+    parts: list[tuple[Authored, list[Metadata]]] = []
+    for member in group:
+        if isinstance(member, list):
+            parts += _annotated(member, base + len(parts))
+        else:
+            parts.append((member, []))
+    kinds = {type(leaf) for leaf, _ in parts}
+    kind, prefix = _KINDS[kinds.pop()] if len(kinds) == 1 else ("mixed", "parallel-calls")
+    return [
+        (leaf, [_entry(prefix, kind, base, len(parts), index), *path])
+        for index, (leaf, path) in enumerate(parts)
+    ]
+
+
+def _entry(prefix: str, kind: str, base: int, size: int, index: int) -> Metadata:
+    return {
+        "parallel_group_id": f"{prefix}:{base}:{size}",
+        "parallel_group_kind": kind,
+        "parallel_group_base_sequence": base,
+        "parallel_group_size": size,
+        "parallel_group_index": index,
+    }
+
+
+def _with_path(leaf: Authored, path: list[Metadata]) -> Command:
+    return cast(Command, msgspec.structs.replace(leaf, path=path))
+
+
+# Workers ----------------------------------------------------------------------------------------
+
+
+def worker(worker_id: str = WORKER, *, sdk_version: str = SDK_2, runtime: str = "python") -> Worker:
+    return Worker(
+        namespace=NAMESPACE,
+        worker_id=worker_id,
+        queue=QUEUE,
+        runtime=runtime,
+        registered_at=START,
+        heartbeat_at=START,
+        registration_token="token",
+        sdk_version=sdk_version,
+    )
+
+
+class _Hand:
+    """A poller that is there exactly when a task is ready."""
+
+    poll_id = None
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def granted(self, run: Run, place: int) -> None:
+        """The story reads the lease from the run."""
+
+
+class _Take(Operation):
+    """Lease one ready task, as a poll that finds it does."""
+
+    name = "take"
+
+    def __init__(self, run_id: str, place: int, worker: Worker, granting: Granting) -> None:
+        self._run_id = run_id
+        self._place = place
+        self._worker = worker
+        self._granting = granting
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def decide(self, world: World) -> None:
+        run = world.runs[self._run_id]
+        assert is_ready(run, self._place), f"task {self._place} is not ready"
+        self._granting.grant(world, run, self._place, _Hand(self._worker))
+
+
+class _Wake(Operation):
+    """Give a run a task although nothing happened, as an over-eager server would."""
+
+    name = "wake"
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._run_id,)
+
+    def decide(self, world: World) -> None:
+        run = world.runs[self._run_id]
+        request_task(run, world.moment)
+        world.changed(run)
+
+
+# The disk ---------------------------------------------------------------------------------------
+
+
+class Disk:
+    """Keeps the bytes that a store would keep, from the differences that runs list as unsaved."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, tuple[Any, ...]] = {}
+        self._operations: dict[str, dict[int, bytes]] = {}
+        self._inbox: dict[str, dict[int, bytes]] = {}
+        self._events: dict[str, list[bytes]] = {}
+        self.ready: dict[str, set[int]] = {}
+        self.due_at: dict[str, int | None] = {}
+
+    @property
+    def run_ids(self) -> list[str]:
+        return list(self._rows)
+
+    def commit(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self._write(run)
+            run.unsaved = Unsaved()
+            run.unsaved.due_at = run.due_at
+
+    def _write(self, run: Run) -> None:
+        run_id, unsaved = run.run_id, run.unsaved
+        assert unsaved.created == (run_id not in self._rows), "a run is created once"
+        assert not unsaved.effects, "effects are carried out in the same beat"
+        self._rows[run_id] = rows.run_row(run)
+        events = self._events.setdefault(run_id, [])
+        if unsaved.rewritten is not None:
+            events[:] = rows.events_of(unsaved.rewritten)
+        events += unsaved.events
+        assert len(events) == run.history_count
+        _write_all(self._operations.setdefault(run_id, {}), unsaved.operations, run.operations)
+        _write_all(self._inbox.setdefault(run_id, {}), unsaved.inbox, run.inbox)
+        ready = self.ready.setdefault(run_id, set())
+        for place, shown in unsaved.ready.items():
+            (ready.add if shown else ready.discard)(place)
+        if run.due_at != unsaved.due_at:
+            self.due_at[run_id] = run.due_at
+
+    def load(self, run_id: str) -> Run:
+        run = rows.run_of(self._rows[run_id])
+        for sequence, data in sorted(self._operations[run_id].items()):
+            run.operations[sequence] = rows.operation_of(data)
+        for position, data in sorted(self._inbox[run_id].items()):
+            run.inbox[position] = rows.signal_of(data)
+        run.events = list(self._events[run_id])
+        run.events_bytes = sum(map(len, run.events))
+        run.arguments = rows.arguments_of(b",".join(run.events))
+        return run
+
+
+def _write_all(kept: dict[int, bytes], changed: set[int], present: Mapping[int, Any]) -> None:
+    for place in changed:
+        if place in present:
+            kept[place] = rows.encode(present[place])
+        else:
+            kept.pop(place, None)
+
+
+def picture(run: Run) -> dict[str, Any]:
+    """Everything that a run is, as plain values that share nothing with it."""
+    names = [name for name in Run.__struct_fields__ if name != "unsaved"]
+    taken = msgspec.msgpack.encode({name: getattr(run, name) for name in names})
+    return cast(dict[str, Any], msgspec.msgpack.decode(taken, strict=False))
+
+
+def unsaved_picture(run: Run) -> dict[str, Any]:
+    """What a run has yet to write."""
+    return {
+        name: value.copy() if isinstance(value, list | set | dict) else value
+        for name in Unsaved.__slots__
+        for value in [getattr(run.unsaved, name)]
+    }
+
+
+# The driver -------------------------------------------------------------------------------------
+
+
+class Story:
+    """Runs, a clock and a disk. Every call is one beat, unless a beat is held open."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.clock = FakeClock()
+        self.disk = Disk()
+        self.runs: dict[str, Run] = {}
+        self.granting = Granting(
+            workflow_timeout=WORKFLOW_LEASE_TIMEOUT, activity_timeout=ACTIVITY_LEASE_TIMEOUT
+        )
+        self._current: dict[Instance, str] = {}
+        self._receipts: dict[ReceiptKey, Receipt] = {}
+        self._ids = IdSource(self.clock.now, seed)
+        self._world: World | None = None
+        self._holding = False
+
+    # Deciding ------------------------------------------------------------------------------------
+
+    def decide(self, operation: Operation) -> Any:
+        """Have an operation decided as the beat does it. A `Rejection` comes through."""
+        world = self._world or self._new_world()
+        self._world = world
+        self._load(world, operation)
+        try:
+            reply = operation.decide(world)
+        except Rejection:
+            self._end_beat()
+            raise
+        self._end_beat()
+        return reply
+
+    def _end_beat(self) -> None:
+        if not self._holding:
+            self.commit()
+
+    def hold(self) -> None:
+        """Let the following operations share one beat."""
+        self._holding = True
+
+    def commit(self) -> None:
+        """End the beat: carry out what follows for other runs, then write."""
+        self._holding = False
+        world, self._world = self._world, None
+        if world is None:
+            return
+        while world.follow_ups:
+            following, world.follow_ups = world.follow_ups, []
+            for operation in following:
+                self._load(world, operation)
+                operation.decide(world)
+        self.runs.update(world.runs)
+        self._current.update(world.current)
+        self._receipts.update(world.receipts)
+        self.disk.commit(world.touched.values())
+
+    def crash(self) -> None:
+        """Lose everything that is not on disk."""
+        self._holding = False
+        self._world = None
+        self.runs = {run_id: self.disk.load(run_id) for run_id in self.disk.run_ids}
+
+    def _new_world(self) -> World:
+        return World(Moment(self.clock.now(), self._ids), {}, follow)
+
+    def _load(self, world: World, operation: Operation) -> None:
+        wanted = list(operation.run_ids())
+        for instance in operation.instances():
+            if instance in self._current:
+                world.current.setdefault(instance, self._current[instance])
+                wanted.append(world.current[instance])
+        for key in operation.receipts():
+            if key in self._receipts:
+                world.receipts.setdefault(key, self._receipts[key])
+        for run_id in wanted:
+            if run_id not in world.runs and run_id in self.runs:
+                world.runs[run_id] = self.runs[run_id]
+
+    @property
+    def known(self) -> dict[str, Run]:
+        """All runs, also those of a beat that is held open."""
+        return self.runs if self._world is None else {**self.runs, **self._world.runs}
+
+    @contextmanager
+    def refused(self, rejection: type[Rejection]) -> Iterator[pytest.ExceptionInfo[Rejection]]:
+        """Expect a refusal of exactly this kind that changes nothing at all."""
+        before = self.pictures()
+        with pytest.raises(rejection) as caught:
+            yield caught
+        assert type(caught.value) is rejection
+        assert self.pictures() == before
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Expect that nothing of any run changes."""
+        before = self.pictures()
+        yield
+        assert self.pictures() == before
+
+    def pictures(self) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+        return {run_id: (picture(run), unsaved_picture(run)) for run_id, run in self.known.items()}
+
+    # Clients -------------------------------------------------------------------------------------
+
+    def start(self, workflow_id: str = "order-1", **wanted: Any) -> Run:
+        request: dict[str, Any] = {
+            "namespace": NAMESPACE,
+            "workflow_id": workflow_id,
+            "workflow_type": "order",
+            "queue": QUEUE,
+        }
+        if not wanted.keys() & {"plain", "arguments"}:
+            request["arguments"] = ARGUMENTS
+        started = self.decide(
+            StartWorkflow(StartRequest(**{**request, **wanted}), use_existing=False)
+        )
+        return self.known[started.run_id]
+
+    def signal(
+        self, run: Run, name: str = "approve", arguments: bytes | None = ARGUMENTS
+    ) -> Commanded:
+        commanded = self.decide(SignalRun(_target(run), name=name, arguments=arguments))
+        return cast(Commanded, commanded)
+
+    def cancel(self, run: Run, reason: str | None = None) -> None:
+        self.decide(CancelRun(_target(run), reason=reason))
+
+    def terminate(self, run: Run, reason: str | None = None) -> None:
+        self.decide(TerminateRun(_target(run), reason=reason))
+
+    # Workers -------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        run: Run,
+        owner: str = WORKER,
+        *,
+        sdk_version: str = SDK_2,
+        runtime: str = "python",
+    ) -> WorkflowTask:
+        """A worker takes the ready workflow task."""
+        taker = worker(owner, sdk_version=sdk_version, runtime=runtime)
+        self.decide(_Take(run.run_id, WORKFLOW_TASK, taker, self.granting))
+        assert run.task is not None
+        return run.task
+
+    def wake(self, run: Run) -> None:
+        """The run gets a task for no reason."""
+        self.decide(_Wake(run.run_id))
+
+    def complete(
+        self, run: Run, *commands: Command, report: TaskReport | None = None
+    ) -> TaskCompleted:
+        """The worker that has the task answers with commands."""
+        operation = CompleteWorkflowTask(
+            run.namespace, run.run_id, report or report_of(run), commands
+        )
+        return cast(TaskCompleted, self.decide(operation))
+
+    def work(self, run: Run, *commands: Command) -> TaskCompleted:
+        """A worker takes the task and answers with commands."""
+        self.lease(run)
+        return self.complete(run, *commands)
+
+    def fail_task(
+        self,
+        run: Run,
+        message: str = "boom",
+        *,
+        failure_type: str | None = None,
+        report: TaskReport | None = None,
+    ) -> TaskCompleted:
+        operation = FailWorkflowTask(
+            run.namespace,
+            run.run_id,
+            report or report_of(run),
+            failure_type=failure_type,
+            message=message,
+        )
+        return cast(TaskCompleted, self.decide(operation))
+
+    def renew_task(self, run: Run, *, report: TaskReport | None = None) -> None:
+        timeout = self.granting.workflow_timeout
+        self.decide(
+            RenewWorkflowTask(run.namespace, run.run_id, report or report_of(run), timeout=timeout)
+        )
+
+    def lease_activity(self, run: Run, sequence: int, owner: str = WORKER) -> Activity:
+        """A worker takes a ready activity task."""
+        self.decide(_Take(run.run_id, sequence, worker(owner), self.granting))
+        return self.activity(run, sequence)
+
+    def complete_activity(
+        self,
+        run: Run,
+        sequence: int,
+        result: bytes | None = RESULT,
+        *,
+        ref: AttemptRef | None = None,
+    ) -> Recorded:
+        operation = CompleteActivity(ref or ref_of(run, sequence), result)
+        return cast(Recorded, self.decide(operation))
+
+    def do_activity(self, run: Run, sequence: int, result: bytes | None = RESULT) -> None:
+        """A worker takes an activity task and completes it."""
+        self.lease_activity(run, sequence)
+        self.complete_activity(run, sequence, result)
+
+    def fail_activity(
+        self,
+        run: Run,
+        sequence: int,
+        failure: Reported | None = None,
+        *,
+        ref: AttemptRef | None = None,
+    ) -> Recorded:
+        failure = failure or Reported("card refused", exception_type="CardRefused")
+        return cast(Recorded, self.decide(FailActivity(ref or ref_of(run, sequence), failure)))
+
+    def heartbeat(
+        self,
+        run: Run,
+        sequence: int,
+        progress: bytes | None = None,
+        *,
+        ref: AttemptRef | None = None,
+    ) -> AttemptView:
+        operation = HeartbeatActivity(
+            ref or ref_of(run, sequence),
+            timeout=self.granting.activity_timeout,
+            progress=progress,
+        )
+        return cast(AttemptView, self.decide(operation))
+
+    def renew_activity(
+        self, run: Run, sequence: int, *, ref: AttemptRef | None = None
+    ) -> AttemptView:
+        operation = RenewActivity(
+            ref or ref_of(run, sequence), timeout=self.granting.activity_timeout
+        )
+        return cast(AttemptView, self.decide(operation))
+
+    # Time ----------------------------------------------------------------------------------------
+
+    def later(self, *, seconds: float) -> None:
+        """Let time pass; everything fires at the instant for which it is armed."""
+        until = self.clock.now() + round(seconds * SECOND)
+        while (due_at := min(self._armed(), default=until + 1)) <= until:
+            self._pass_until(due_at)
+            self.fire()
+        self._pass_until(until)
+
+    def _pass_until(self, instant: int) -> None:
+        self.clock.jump(seconds=max(instant - self.clock.now(), 0) / SECOND)
+
+    def fire(self) -> None:
+        """Look at every run whose armed deadline has come, once."""
+        now = self.clock.now()
+        for run_id in [i for i, at in self.disk.due_at.items() if at is not None and at <= now]:
+            self.decide(FireDue(run_id))
+
+    def _armed(self) -> list[int]:
+        return [at for at in self.disk.due_at.values() if at is not None]
+
+    # Looking -------------------------------------------------------------------------------------
+
+    def activity(self, run: Run, sequence: int) -> Activity:
+        operation = run.operations[sequence]
+        assert isinstance(operation, Activity)
+        return operation
+
+    def child_of(self, run: Run, sequence: int) -> Run:
+        """The run that a run waits for at a sequence."""
+        operation = run.operations[sequence]
+        assert isinstance(operation, Child)
+        return self.known[operation.run_id]
+
+    def successor_of(self, run: Run) -> Run:
+        assert run.continued_to_run_id is not None
+        return self.known[run.continued_to_run_id]
+
+    def history(self, run: Run) -> list[Event]:
+        events = [event_of(encoded) for encoded in run.events]
+        assert [event.sequence for event in events] == list(range(1, run.history_count + 1))
+        return events
+
+    def types(self, run: Run, *, after: int = 0) -> list[str]:
+        """The types of the events behind a position."""
+        return [event.event_type for event in self.history(run)[after:]]
+
+    def numbered(self, run: Run, *, after: int = 0) -> list[tuple[str, int | None]]:
+        """Types with workflow sequences."""
+        return [(e.event_type, e.payload.get("sequence")) for e in self.history(run)[after:]]
+
+    def last(self, run: Run, event_type: str | None = None) -> dict[str, Any]:
+        """The payload of the newest event, or of the newest of a type."""
+        events = [e for e in self.history(run) if event_type in (None, e.event_type)]
+        assert events, f"no {event_type} in {self.types(run)}"
+        return events[-1].payload
+
+
+def report_of(run: Run, *, owner: str | None = None, attempt: int | None = None) -> TaskReport:
+    """A report on the run's present task, by its owner unless another one is named."""
+    task = run.task
+    assert task is not None, "the run has no workflow task"
+    held_by = "" if task.lease is None else task.lease.owner
+    return TaskReport(
+        number=task.number,
+        owner=held_by if owner is None else owner,
+        attempt=task.attempt if attempt is None else attempt,
+    )
+
+
+def ref_of(run: Run, sequence: int, *, owner: str | None = None) -> AttemptRef:
+    """The present attempt of an activity, by its owner unless another one is named."""
+    operation = run.operations[sequence]
+    assert isinstance(operation, Activity)
+    held_by = "" if operation.lease is None else operation.lease.owner
+    return AttemptRef(
+        namespace=run.namespace,
+        run_id=run.run_id,
+        sequence=sequence,
+        attempt_id=operation.attempt_id,
+        owner=held_by if owner is None else owner,
+    )
+
+
+def lease_of(holder: WorkflowTask | Activity) -> Lease:
+    """The lease of a task that must have one."""
+    assert holder.state is TaskState.LEASED
+    assert holder.lease is not None
+    return holder.lease
+
+
+def _target(run: Run) -> CommandTarget:
+    return CommandTarget(instance=Instance(run.namespace, run.workflow_id), run_id=run.run_id)
