@@ -1,6 +1,7 @@
 """The only source of time. Instants are integers of microseconds since 1970, UTC."""
 
 import asyncio
+import sys
 import time
 from typing import Protocol
 
@@ -17,18 +18,26 @@ class Clock(Protocol):
         ...
 
 
+def _elapsed_ns() -> int:
+    """Time since some fixed point that nobody can set. Counts sleep where the system can."""
+    if sys.platform == "linux":
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic_ns()
+
+
 class SystemClock:
     """The machine's clock, kept from running backwards within one process.
 
-    The wall clock is read once; from then on a monotonic clock moves it. A machine whose clock
-    jumps while we run therefore neither fires timers early nor stops leases from ending.
+    The wall clock is read once; from then on a clock that nobody can set moves it. A machine whose
+    clock is changed while we run therefore neither fires timers early nor stops leases from ending.
+    A laptop that slept wakes up with its timers due.
     """
 
     def __init__(self) -> None:
-        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._offset_ns = time.time_ns() - _elapsed_ns()
 
     def now(self) -> int:
-        return (self._offset_ns + time.monotonic_ns()) // 1000
+        return (self._offset_ns + _elapsed_ns()) // 1000
 
     async def sleep(self, delay_us: int) -> None:
         await asyncio.sleep(max(delay_us, 0) / 1_000_000)

@@ -84,7 +84,6 @@ CASES = (
     Case("deterministic-helpers", "time, random numbers and uuids are the same in every replay"),
     Case("version-markers", "version markers and patches keep their choice"),
     Case("search-attributes", "attributes given at start and changed by the code are described"),
-    Case("search-attributes-searched", "registered attributes can be searched"),
     Case("memo-at-start", "a memo given at start is described"),
     Case("memo-upsert", "a memo changed by the code is described", since="2.0.0"),
     # 14 · selections

@@ -5,8 +5,6 @@
 
 import asyncio
 
-from durable_workflow import ServerError
-
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import decoded, kind
 from tests.sdk.stage import Stage
@@ -164,21 +162,6 @@ async def search_attributes(stage: Stage) -> None:
     assert described == {"CustomerId": customer, "OrderStage": "shipped", "Parcels": 2}
 
 
-@case("search-attributes-searched", "labelled")
-async def search_attributes_searched(stage: Stage) -> None:
-    attributes = {"CustomerId": "keyword", "OrderStage": "keyword", "Parcels": "int"}
-    for name, attribute_type in attributes.items():
-        await register_attribute(stage, name, attribute_type)
-    customer = stage.new_id()
-    run = await stage.start("labelled", search_attributes={"CustomerId": customer})
-
-    assert await run.result() == "labelled"
-    own = f'CustomerId="{customer}"'
-    assert await found(stage, own) == [run.workflow_id]
-    assert await found(stage, f'{own} AND OrderStage="shipped" AND Parcels=2') == [run.workflow_id]
-    assert await found(stage, f'{own} AND OrderStage="paid"') == []
-
-
 @case("memo-at-start", "greeter")
 async def memo_at_start(stage: Stage) -> None:
     memo = {"owner": "ada", "tags": ["a", "b"], "nested": {"deep": 1}}
@@ -199,21 +182,3 @@ async def memo_upsert(stage: Stage) -> None:
         {"owner": "ada", "step": "one", "draft": "to be removed"},
         {"owner": "ada", "step": {"number": 2}},
     ]
-
-
-async def found(stage: Stage, query: str) -> list[str]:
-    """The workflow ids that match."""
-    executions = (await stage.client.list_workflows(query=query)).executions
-    return [known.workflow_id for known in executions]
-
-
-async def register_attribute(stage: Stage, name: str, attribute_type: str) -> None:
-    """Make the attribute searchable; another case or release may have done so before."""
-    known = (await stage.client.list_search_attributes()).custom_attributes
-    if name in known:
-        return
-    try:
-        await stage.client.create_search_attribute(name, attribute_type)
-    except ServerError as refusal:
-        if refusal.status != 409:
-            raise

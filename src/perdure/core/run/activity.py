@@ -183,6 +183,9 @@ def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -
     """A deadline of the activity passed. Schedule-to-close ends it whatever its policy says."""
     if activity.state is TaskState.READY:
         withdraw(run, activity.sequence)
+    if kind == "schedule_to_start":
+        # A try that no worker took is used up too; no policy would ever end it otherwise.
+        activity.attempt += 1
     failure = Reported(
         message=f"activity {activity.activity_type} passed its {kind} timeout",
         exception_type="ActivityTimeout",

@@ -1,12 +1,12 @@
 """Completing a workflow task: the commands of the worker become facts, all or none of them."""
 
 from collections.abc import Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from msgspec import Struct
 
 from perdure.core import instant, limits
-from perdure.core.payload import Frame, encode
+from perdure.core.payload import Frame, PayloadError, encode
 from perdure.core.rejection import CompletionTooLarge, InvalidCommands, RunTimedOut
 from perdure.core.run import close
 from perdure.core.run.child import open_child
@@ -33,6 +33,7 @@ from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
+from perdure.core.run.history import encode as json_encode
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.settle import drop_operation, record_held, settle
@@ -127,13 +128,7 @@ def fail_task(
 
 def _check(run: Run, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
-    if len(commands) > limits.COMMANDS_PER_COMPLETION_MAX:
-        raise CompletionTooLarge(
-            f"a completion may carry {limits.COMMANDS_PER_COMPLETION_MAX} commands",
-            limit_kind="command_batch_size",
-            current_value=len(commands),
-            configured_limit=limits.COMMANDS_PER_COMPLETION_MAX,
-        )
+    _require_at_most(limits.COMMANDS_PER_COMPLETION_MAX, len(commands), "command_batch_size")
     endings = [index for index, command in enumerate(commands) if isinstance(command, TERMINAL)]
     if len(endings) > 1:
         raise InvalidCommands("a completion may close the run once")
@@ -144,18 +139,6 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
             command.min_supported <= command.version <= command.max_supported
         ):
             raise InvalidCommands(f"version {command.version} is outside its supported range")
-    for kind, command_type, most, name in _BOUNDS:
-        wanted = sum(isinstance(command, command_type) for command in commands)
-        if not wanted or len(run.operations) + wanted <= most:
-            continue
-        held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
-        if held > most:
-            raise CompletionTooLarge(
-                f"a run may have {most} of these open: {name}",
-                limit_kind=name,
-                current_value=held,
-                configured_limit=most,
-            )
     rebase, sequence = Rebase(), run.next_sequence
     for command in commands:
         path = getattr(command, "path", None)
@@ -164,8 +147,19 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
         if not isinstance(command, (CancelSelectionOperation, *TERMINAL)):
             sequence += 1
     if not is_blocked(run):
-        # What a blocked worker sends again may be a part of its group; it will not be taken.
+        # What a blocked worker sends again, perhaps only in part, will not be taken.
+        _check_bounds(run, commands)
         rebase.require_complete()
+    _check_merged(run, commands)
+
+
+def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
+    for kind, command_type, most, name in _BOUNDS:
+        wanted = sum(isinstance(command, command_type) for command in commands)
+        if not wanted or len(run.operations) + wanted <= most:
+            continue
+        held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
+        _require_at_most(most, held, name)
 
 
 _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
@@ -173,6 +167,39 @@ _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
     (Child, StartChild, limits.PENDING_CHILDREN_MAX, "pending_child_count"),
     (Timer, StartTimer, limits.PENDING_TIMERS_MAX, "pending_timer_count"),
 )
+
+
+def _check_merged(run: Run, commands: Sequence[Command]) -> None:
+    """What upserts add up to is written with every change of the run, so there is an end to it."""
+    memo, attributes = run.memo, run.search_attributes
+    for command in commands:
+        if isinstance(command, UpsertMemo):
+            memo = _merge(memo, command.entries)
+            size = len(json_encode(memo))
+            _require_at_most(limits.MEMO_BYTES_MAX, size, "memo_size")
+            try:
+                encode(memo, Frame(run.frame))
+            except PayloadError as error:
+                raise InvalidCommands(f"the memo cannot be kept: {error.message}") from None
+        elif isinstance(command, UpsertSearchAttributes):
+            attributes = _merge(attributes, command.attributes)
+            count, size = len(attributes), len(json_encode(attributes))
+            _require_at_most(limits.SEARCH_ATTRIBUTES_MAX, count, "search_attribute_count")
+            _require_at_most(limits.SEARCH_ATTRIBUTES_BYTES_MAX, size, "search_attribute_size")
+
+
+def _merge(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in {**known, **changes}.items() if value is not None}
+
+
+def _require_at_most(most: int, value: int, name: str) -> None:
+    if value > most:
+        raise CompletionTooLarge(
+            f"{name} would be {value}, more than {most}",
+            limit_kind=name,
+            current_value=value,
+            configured_limit=most,
+        )
 
 
 def _close_open_wait(
@@ -335,8 +362,8 @@ def _open_timer(
 def _upsert_search_attributes(
     run: Run, moment: Moment, command: UpsertSearchAttributes, sequence: int
 ) -> None:
-    merged = {**run.search_attributes, **command.attributes}
-    run.search_attributes = {k: v for k, v in sorted(merged.items()) if v is not None}
+    merged = _merge(run.search_attributes, command.attributes)
+    run.search_attributes = dict(sorted(merged.items()))
     record(
         run,
         moment,
@@ -350,8 +377,7 @@ def _upsert_search_attributes(
 
 
 def _upsert_memo(run: Run, moment: Moment, command: UpsertMemo, sequence: int) -> None:
-    merged = {**run.memo, **command.entries}
-    run.memo = {key: value for key, value in merged.items() if value is not None}
+    run.memo = _merge(run.memo, command.entries)
     record(
         run,
         moment,

@@ -1,6 +1,7 @@
 """The control plane: starting, looking at and commanding workflows."""
 
 import hashlib
+import re
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -173,7 +174,7 @@ class ControlPlane:
             namespace=request.namespace,
             workflow_type=query.get("workflow_type") or None,
             bucket=status,
-            text=query.get("query") or None,
+            text=_search_text(query.get("query")),
         )
         after = tokens.parse_list_token(token) if token else None
         found = await self._engine.store.read_list(wanted, after, size + 1)
@@ -358,6 +359,16 @@ def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
         raise InvalidRequest(name, f"must be a number from 1 to {most}")
     return int(text[:9])
+
+
+_EXPRESSION = re.compile(r"[=<>]|\bIN\s*\(|^\s*NOT\s", re.IGNORECASE)
+
+
+def _search_text(query: str | None) -> str | None:
+    """Free text to look for in workflow ids. An expression is refused, not misread as text."""
+    if query and _EXPRESSION.search(query):
+        raise InvalidRequest("query", "visibility expressions are not available; give plain text")
+    return query or None
 
 
 def _flag(query: dict[str, str], name: str) -> bool:
