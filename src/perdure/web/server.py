@@ -19,6 +19,7 @@ from perdure.web.message import HttpError, Request, Response, too_large
 
 HEAD_BYTES_MAX = 32_768
 PIPELINED_MAX = 8
+LINGER_SECONDS = 2
 IDLE_SECONDS = 75
 """A connection without a request in hand is closed after this silence."""
 
@@ -74,6 +75,7 @@ class HttpProtocol(asyncio.Protocol):
         "_body",
         "_busy",
         "_connections",
+        "_deaf",
         "_head_bytes",
         "_headers",
         "_parser",
@@ -100,6 +102,8 @@ class HttpProtocol(asyncio.Protocol):
         # Set while no request is coming in or being answered.
         self.idle_since: float | None = None
         self._writable: asyncio.Event | None = None
+        # Set when what still comes in is only let run out.
+        self._deaf = False
 
     # The stream ----------------------------------------------------------------------------------
 
@@ -117,6 +121,8 @@ class HttpProtocol(asyncio.Protocol):
             self._writable.set()
 
     def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -218,7 +224,9 @@ class HttpProtocol(asyncio.Protocol):
         if self._writable is not None:
             await self._writable.wait()
         self._busy = None
-        if not keep_alive:
+        if request.refusal is not None:
+            self._linger()
+        elif not keep_alive:
             self._transport.close()
         elif self._waiting:
             self._start(self._waiting.popleft())
@@ -236,9 +244,15 @@ class HttpProtocol(asyncio.Protocol):
             parts.append(response.body)
         self._transport.write(b"".join(parts))
 
+    def _linger(self) -> None:
+        """Close our side, and let a client that is still sending read why before we hang up."""
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
+
     def _answer_early(self, request: Request) -> None:
         """Refuse a request whose body will not be read; the stream cannot go on behind it."""
         request.keep_alive = False
+        self._deaf = True
         if self._busy is None:
             self._start(request)
         else:

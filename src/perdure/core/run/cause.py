@@ -41,9 +41,17 @@ def next_cause(run: Run) -> Cause | None:
         return _task(run, run.task)
     if run.wait is not None and run.wait in run.operations:
         return _operation(run.operations[run.wait])
-    if run.operations:
-        return _operation(run.operations[min(run.operations)])
+    # What has an outcome already waits for the rest of its list; the rest is the cause.
+    waiting = [operation for operation in run.operations.values() if operation.outcome is None]
+    if waiting:
+        return _operation(min(waiting, key=lambda o: (_is_loser(run, o), o.sequence)))
     return Cause(kind="signal", text="waits for a signal; nothing else is open")
+
+
+def _is_loser(run: Run, operation: Operation) -> bool:
+    """Whether the code went on without this one; it is the cause only if there is no other."""
+    group = None if operation.group is None else run.groups.get(operation.group)
+    return group is not None and group.winner is not None
 
 
 def _task(run: Run, task: WorkflowTask) -> Cause:
@@ -126,10 +134,7 @@ def _operation(operation: Operation) -> Cause:
 
 def _activity(activity: Activity) -> Cause:
     lease = activity.lease
-    if activity.outcome is not None:
-        text = f"activity {activity.activity_type} has ended; its group has not"
-        until = None
-    elif lease is not None:
+    if lease is not None:
         text = (
             f"worker {lease.owner} runs activity {activity.activity_type}, attempt "
             f"{activity.attempt}, until {instant.text(lease.expires_at)}"
