@@ -361,7 +361,7 @@ def test_a_retry_that_would_come_too_late_is_none(story: Story, run: Run) -> Non
 def test_a_time_out_without_a_policy_ends_the_activity(
     story: Story, run: Run, kind: str, leased: bool
 ) -> None:
-    story.work(run, activity("charge", **{kind: 30}))
+    story.work(run, activity("charge", timeouts={kind: 30}))
     if leased:
         story.lease_activity(run, 1)
 
@@ -383,7 +383,7 @@ def test_a_time_out_without_a_policy_ends_the_activity(
 
 @pytest.mark.parametrize("kind", ["start_to_close", "heartbeat", "schedule_to_start"])
 def test_a_time_out_uses_the_retry_policy(story: Story, run: Run, kind: str) -> None:
-    story.work(run, activity(retry=retries(2, 5), **{kind: 30}))
+    story.work(run, activity(retry=retries(2, 5), timeouts={kind: 30}))
     if kind != "schedule_to_start":
         story.lease_activity(run, 1)
 
@@ -448,7 +448,7 @@ def test_the_strongest_of_several_time_outs_counts(story: Story, run: Run) -> No
 
 @pytest.mark.parametrize("kind", ["start_to_close", "schedule_to_start", "heartbeat"])
 def test_every_attempt_has_its_full_time(story: Story, run: Run, kind: str) -> None:
-    story.work(run, activity(retry=retries(2, 5), **{kind: 30}))
+    story.work(run, activity(retry=retries(2, 5), timeouts={kind: 30}))
     story.later(seconds=20)
     story.lease_activity(run, 1)
     story.later(seconds=20)
@@ -494,7 +494,7 @@ def test_work_whose_worker_is_gone_is_given_to_another(story: Story, run: Run) -
 def test_an_attempt_that_may_run_long_has_a_long_lease(
     story: Story, run: Run, timeouts: dict[str, int], expected: int
 ) -> None:
-    story.work(run, activity(**timeouts))
+    story.work(run, activity(timeouts=timeouts))
 
     leased = story.lease_activity(run, 1)
 

@@ -12,6 +12,7 @@ from tests.support.story import (
     condition,
     continue_as_new,
     fail_run,
+    in_selection,
     side_effect,
     timer,
 )
@@ -109,6 +110,9 @@ MOVED_ON: dict[str, list[Command]] = {
     "another step": [activity()],
     "a marker": [side_effect()],
     "a marker and the same question": [side_effect(), condition("gate", fingerprint="sha256:1")],
+    "the same question in a selection": in_selection(
+        {"gate": condition("gate", fingerprint="sha256:1"), "clock": timer(60)}
+    ),
     "a result": [complete_run()],
     "a failure": [fail_run()],
     "a new run": [continue_as_new()],

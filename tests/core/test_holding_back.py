@@ -7,6 +7,7 @@ import pytest
 from perdure.core.run.completion import WAITING_FOR_HISTORY
 from perdure.core.run.state import Run
 from tests.support.story import (
+    Members,
     Story,
     activity,
     child,
@@ -19,7 +20,7 @@ from tests.support.story import (
     timer,
 )
 
-WORK = {
+WORK: Members = {
     "clock": timer(1),
     "activity": activity(retry=retries(2), start_to_close=30),
     "timer": timer(20),

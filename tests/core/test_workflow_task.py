@@ -308,3 +308,19 @@ def test_a_task_id_names_its_run_and_its_place(story: Story) -> None:
 @pytest.mark.parametrize("text", ["", "x", "x-", "x-w", "x-wq", "x-a1", "x-w-1", f"x-w{10**12}"])
 def test_what_is_no_task_id_names_nothing(text: str) -> None:
     assert parse_task_id(text, "w") is None
+
+
+def test_a_task_that_is_taken_in_one_beat_with_its_successor_leaves_no_row_behind(
+    story: Story,
+) -> None:
+    """The disk had the first task; the second one came, was taken, and hid that."""
+    run = story.start()
+    assert story.disk.ready[run.run_id] == {WORKFLOW_TASK}
+
+    story.hold()
+    story.work(run, condition("gate"))
+    story.signal(run)
+    story.lease(run)
+    story.commit()
+
+    assert story.disk.ready[run.run_id] == set()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from perdure.core.run.state import Activity, TaskState
+from tests.engine.ending import must_end
 from tests.engine.invariants import check_disk
 from tests.engine.stage import (
     DONE,
@@ -228,4 +229,5 @@ def test_a_large_plain_input_reaches_a_worker_of_the_old_frame(path: Path, cache
         assert len(taken["large"].arguments) > 1_200_000
         await check_disk(stage.store)
 
-    play(path, story)
+    with must_end(seconds=6):
+        play(path, story)

@@ -10,10 +10,10 @@ import apsw
 import pytest
 
 from perdure.store.interface import Changes, Receipt, ReceiptKey, RunFilter, Unavailable
-from perdure.store.sqlite.committer import Committer
 from perdure.store.sqlite.store import SqliteStore
 from tests.store.building import NOW, a_run, a_worker, fields_of, with_activity, with_events
 from tests.store.keeping import Keep
+from tests.store.refusing import refusing_commits
 
 
 class OneStore:
@@ -72,27 +72,9 @@ def read_only(one: OneStore) -> Iterator[None]:
     one.writer.execute("pragma query_only=0")
 
 
-class RefusingCommitter(Committer):
-    """Everything is written, and then COMMIT itself is refused."""
-
-    def __init__(self, error: apsw.Error) -> None:
-        super().__init__()
-        self._error = error
-
-    async def commit(self, connection: apsw.Connection) -> None:
-        assert connection.in_transaction
-        raise self._error
-
-
-def at_commit(error: apsw.Error) -> Callable[[OneStore], AbstractContextManager[None]]:
-    @contextmanager
-    def refusing(one: OneStore) -> Iterator[None]:
-        real, one.store._committer = one.store._committer, RefusingCommitter(error)
-        yield
-        one.store._committer.stop()
-        one.store._committer = real
-
-    return refusing
+def at_commit(error: apsw.Error) -> Callable[[OneStore], AbstractContextManager[object]]:
+    """Everything was written, and then COMMIT itself is refused."""
+    return lambda one: refusing_commits(one.store, error)
 
 
 REFUSALS = [
@@ -108,7 +90,7 @@ REFUSALS = [
 
 @pytest.mark.parametrize(("refusing", "reason"), REFUSALS)
 def test_a_refused_commit_has_a_reason_changes_nothing_and_the_next_one_works(
-    refusing: Callable[[OneStore], AbstractContextManager[None]], reason: str, one: OneStore
+    refusing: Callable[[OneStore], AbstractContextManager[object]], reason: str, one: OneStore
 ) -> None:
     keep, store = one.keep, one.store
     old = with_activity(a_run("old"))

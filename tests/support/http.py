@@ -102,13 +102,12 @@ class Loop:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Turn until something is so."""
+        self.run(self.turn_until(condition))
 
-        async def wait() -> None:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not condition():  # noqa: ASYNC110 (nobody would tell us)
-                    await asyncio.sleep(0)
-
-        self.run(wait())
+    async def turn_until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():  # noqa: ASYNC110 (nobody would tell us)
+                await asyncio.sleep(0)
 
     def connect(self, port: int) -> "Stream":
         """A bare connection to this machine."""
@@ -353,15 +352,19 @@ class Wire:
         sent = {WORKER_VERSION: "1.20", **(headers or {})}
         return self.call(method, f"/api/worker{path}", body, headers=sent)
 
-    def park(self, path: str, body: Json) -> Parked:
-        """A call of the worker plane that is left waiting at the server."""
-        waiting = self.server.yard.count
+    def call_later(self, path: str, body: Json) -> Parked:
+        """A call of the worker plane that is under way, and may be for long."""
 
         async def begin() -> "asyncio.Task[Answer]":
             sent = {WORKER_VERSION: "1.20"}
             return asyncio.create_task(self.send("POST", f"/api/worker{path}", body, headers=sent))
 
-        parked = Parked(self.loop, self.run(begin()))
+        return Parked(self.loop, self.run(begin()))
+
+    def park(self, path: str, body: Json) -> Parked:
+        """A poll that is left waiting at the server."""
+        waiting = self.server.yard.count
+        parked = self.call_later(path, body)
         self.until(lambda: self.server.yard.count > waiting or not parked.is_waiting)
         return parked
 

@@ -125,15 +125,16 @@ def activity(
     queue: str | None = None,
     retry: RetryPolicy | None = None,
     cancellation_policy: str | None = None,
-    **timeouts: int | None,
+    timeouts: Mapping[str, int] | None = None,
+    **timeout: int,
 ) -> ScheduleActivity:
-    """`timeouts` are the four lengths, in seconds, by their names."""
+    """Time-outs are lengths in seconds, by their names: each by itself, or several as a mapping."""
     return ScheduleActivity(
         activity_type=activity_type,
         arguments=ARGUMENTS,
         queue=queue,
         retry=retry,
-        timeouts=ActivityTimeouts(**timeouts),
+        timeouts=ActivityTimeouts(**(timeouts or {}), **timeout),
         cancellation_policy=cancellation_policy,
     )
 

@@ -10,9 +10,6 @@ import pytest
 from perdure.web.server import HEAD_BYTES_MAX, PIPELINED_MAX
 from tests.web.floor import BODY_BYTES_MAX, LARGE_BYTES, Floor, request
 
-ACTED_ON = pytest.mark.xfail(
-    reason="web/server.py lets the parser go on behind a refused stream", strict=True
-)
 CHUNKED = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
 
 
@@ -208,7 +205,6 @@ def test_what_is_not_http_is_refused_and_the_connection_closed(
     assert floor.done == []
 
 
-@pytest.mark.xfail(reason="web/server.py refuses the stream at once", strict=True)
 def test_garbage_behind_a_request_does_not_take_its_answer_away(floor: Floor) -> None:
     """Otherwise a client is told 400 about a request that was carried out."""
     stream = floor.connect()
@@ -218,7 +214,6 @@ def test_garbage_behind_a_request_does_not_take_its_answer_away(floor: Floor) ->
     assert stream.read_answer().ok()["body"] == "[1]"
 
 
-@ACTED_ON
 def test_a_head_larger_than_the_bound_is_refused_and_not_acted_on(floor: Floor) -> None:
     stream = floor.connect()
 
@@ -231,7 +226,6 @@ def test_a_head_larger_than_the_bound_is_refused_and_not_acted_on(floor: Floor) 
     assert floor.done == []
 
 
-@ACTED_ON
 def test_a_target_larger_than_the_bound_is_refused_and_not_acted_on(floor: Floor) -> None:
     stream = floor.connect()
 
@@ -242,7 +236,6 @@ def test_a_target_larger_than_the_bound_is_refused_and_not_acted_on(floor: Floor
     assert floor.done == []
 
 
-@pytest.mark.xfail(reason="web/server.py takes trailers for headers", strict=True)
 def test_trailers_are_not_headers(floor: Floor) -> None:
     """A proxy checks headers; what follows the body has passed it unseen."""
     stream = floor.connect()
@@ -252,7 +245,6 @@ def test_trailers_are_not_headers(floor: Floor) -> None:
     assert "authorization" not in stream.read_answer().ok()["headers"]
 
 
-@ACTED_ON
 def test_an_upgrade_is_refused_and_not_acted_on(floor: Floor) -> None:
     stream = floor.connect()
 

@@ -218,6 +218,7 @@ def test_a_page_without_a_size_has_fifty_runs(wire: Wire) -> None:
         ("page_size=-1", "page_size"),
         ("page_size=many", "page_size"),
         ("page_size=99999999999999999999", "page_size"),
+        ("query=CustomerId%3D%2242%22", "query"),
         ("status=cancelled", "status"),
         ("status=pending", "status"),
         ("next_page_token=nonsense", "next_page_token"),
@@ -351,6 +352,26 @@ def test_nobody_waits_for_news_of_a_closed_run(wire: Wire) -> None:
 
     assert answer["events"] == []
     assert answer["next_page_token"] is None
+
+
+@pytest.mark.xfail(reason="control.history does not watch for a client that left", strict=True)
+def test_a_reader_who_leaves_gives_up_its_place(wire: Wire) -> None:
+    """Places are bounded; readers that come and go must not use them up."""
+    started = wire.start()
+    path = f"/api/workflows/order-1/runs/{started['run_id']}/history"
+    stream = wire.stream()
+    stream.send(
+        f"GET {path}?wait_new_event=1&next_page_token=Mg== HTTP/1.1\r\nHost: x\r\n"
+        f"{CONTROL_VERSION}: 2\r\n\r\n".encode()
+    )
+    wire.until(lambda: wire.server.watchers._count == 1)
+    connected = len(wire.connections.open)
+
+    stream.close()
+    wire.until(lambda: len(wire.connections.open) < connected)
+    wire.control("GET", "/workflows").ok()
+
+    assert wire.server.watchers._count == 0
 
 
 def test_the_end_of_a_run_is_in_its_history_as_soon_as_its_status_says_so(wire: Wire) -> None:

@@ -27,6 +27,7 @@ class DeadlineLoop:
         self._armed = asyncio.Event()
         self._next_at: int | None = None
         self._forget_at = 0
+        self._stuck: set[str] = set()
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -42,28 +43,40 @@ class DeadlineLoop:
             except Unavailable as error:
                 log.warning("deadlines wait: %s", error.message)
                 self._next_at = self._clock.now() + error.retry_after_seconds * SECOND
+            except Exception:
+                log.exception("deadlines wait for a second after an error that nobody foresaw")
+                self._next_at = self._clock.now() + SECOND
             await self._sleep()
 
     async def _fire(self, engine: Engine) -> None:
         self._next_at = None
-        while due := await engine.store.load_due(self._clock.now(), DUE_PER_BEAT_MAX):
+        while due := await self._find_due(engine):
             results = await asyncio.gather(
                 *(engine.submit(FireDue(run_id)) for run_id in due), return_exceptions=True
             )
-            failed = [result for result in results if isinstance(result, BaseException)]
-            if failed:
-                # Each was logged where it broke; waiting keeps a broken run from spinning.
-                raise Unavailable("deadline_failed", f"{len(failed)} due runs: {failed[0]}")
+            for run_id, result in zip(due, results, strict=True):
+                if isinstance(result, Unavailable):
+                    raise result
+                if result is not True:
+                    # Gone or broken: logged where it broke, and left alone for a while.
+                    self._stuck.add(run_id)
         self._forget_workers(engine)
         on_disk = await engine.store.find_next_due()
         if on_disk is not None:
-            self.arm(on_disk)
+            # Behind a stuck deadline the next one cannot be seen, so look now and then.
+            self.arm(max(on_disk, self._clock.now() + SECOND) if self._stuck else on_disk)
+
+    async def _find_due(self, engine: Engine) -> list[str]:
+        limit = DUE_PER_BEAT_MAX + len(self._stuck)
+        found = await engine.store.load_due(self._clock.now(), limit)
+        return [run_id for run_id in found if run_id not in self._stuck]
 
     def _forget_workers(self, engine: Engine) -> None:
         now = self._clock.now()
         if now < self._forget_at:
             return
         self._forget_at = now + _FORGET_EVERY
+        self._stuck.clear()
         old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
         if old:
             engine.send(ForgetWorkers(old))

@@ -28,7 +28,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import QueueKey, Unavailable
+from perdure.store.interface import QueueKey
 
 log = logging.getLogger(__name__)
 
@@ -209,10 +209,10 @@ class Polling:
     async def _claim(self, key: QueueKey) -> None:
         try:
             await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
-        except Unavailable as error:
+        except Exception as error:
             # The rows are still there; looking again at once would only press a sick disk.
-            log.warning("queue %s waits: %s", key.queue, error.message)
-            await asyncio.sleep(error.retry_after_seconds)
+            log.warning("queue %s waits: %s", key.queue, error)
+            await asyncio.sleep(1)
         self._yard.claimed(key)
 
 

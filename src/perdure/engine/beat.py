@@ -18,7 +18,7 @@ from perdure.core.run.moment import Ids, Moment
 from perdure.core.run.state import Run, Unsaved
 from perdure.engine.cache import RunCache
 from perdure.engine.family import follow
-from perdure.engine.granting import Granting, ready_tasks
+from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
@@ -27,6 +27,10 @@ from perdure.store.interface import Store, Unavailable
 log = logging.getLogger(__name__)
 
 Waiting = tuple[Operation, "asyncio.Future[Any]"]
+
+
+class BrokenRun(Exception):
+    """An operation needs a run that is on disk and cannot be read."""
 
 
 class Engine:
@@ -138,20 +142,31 @@ class Engine:
         except BaseException:
             for run_id in world.runs:
                 self._cache.drop(run_id)
-            for grant in world.grants:
+            # In reverse, so that each gets back the place that it had.
+            for grant in reversed(world.grants):
                 self._matcher.restore(grant.poller)
             raise
+        # It is on disk: from here on nothing may fail in a way that would decide it again.
         self._saved(world)
-        for grant in world.grants:
-            grant.poller.granted(grant.run, grant.place)
+        self._hand_over(world)
         for future, reply in answers:
             if future.done():
                 continue
-            if isinstance(reply, Rejection):
+            if isinstance(reply, Exception):
                 future.set_exception(reply)
             else:
                 future.set_result(reply)
         self._wake_others(world)
+
+    def _hand_over(self, world: World) -> None:
+        for grant in world.grants:
+            if not still_holds(grant):
+                self._matcher.restore(grant.poller)
+                continue
+            try:
+                grant.poller.granted(grant.run, grant.place)
+            except Exception:
+                log.exception("a lease of run %s was not handed over", grant.run.run_id)
 
     async def _decide(
         self, world: World, waiting: Sequence[Waiting]
@@ -159,6 +174,9 @@ class Engine:
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         await self._load(world, [operation for operation, _ in waiting])
         for operation, future in waiting:
+            if world.broken and self._needs_broken(world, operation):
+                answers.append((future, BrokenRun(operation.name)))
+                continue
             try:
                 answers.append((future, operation.decide(world)))
             except Rejection as rejection:
@@ -206,8 +224,29 @@ class Engine:
             else:
                 world.runs[run_id] = run
         if missing:
-            for run in await self.store.load_runs(missing):
+            for run in await self._load_runs(world, missing):
                 world.runs[run.run_id] = run
+
+    async def _load_runs(self, world: World, run_ids: Sequence[str]) -> list[Run]:
+        """Runs from disk. One that cannot be read does not keep the others from being read."""
+        try:
+            return await self.store.load_runs(run_ids)
+        except Unavailable:
+            raise
+        except Exception:
+            if len(run_ids) == 1:
+                log.exception("run %s cannot be read", run_ids[0])
+                world.broken.add(run_ids[0])
+                return []
+        loaded = []
+        for run_id in run_ids:
+            loaded += await self._load_runs(world, [run_id])
+        return loaded
+
+    @staticmethod
+    def _needs_broken(world: World, operation: Operation) -> bool:
+        needed = {world.current.get(instance) for instance in operation.instances()}
+        return not world.broken.isdisjoint({*operation.run_ids(), *needed})
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
@@ -215,6 +254,8 @@ class Engine:
                 self.workers.pop(worker_key, None)
             else:
                 self.workers[worker_key] = worker
+        for key, names in world.exhausted:
+            self._matcher.exhausted(key, names)
         for run in world.runs.values():
             if run.run_id in world.touched:
                 for key, name, is_ready in ready_tasks(run):

@@ -64,8 +64,12 @@ def _trim(run: Run) -> None:
         # Nobody replays a closed run from here; readers take its history from disk.
         run.events, run.events_bytes, run.arguments = [], 0, b"null"
         return
+    if run.plain_input is not None:
+        # Its start events may still be encoded anew, so they stay until the first lease.
+        return
     while run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
-        gone, run.events = run.events[: len(run.events) // 2], run.events[len(run.events) // 2 :]
+        half = max(len(run.events) // 2, 1)
+        gone, run.events = run.events[:half], run.events[half:]
         run.events_bytes -= sum(map(len, gone))
 
 

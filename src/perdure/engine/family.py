@@ -2,6 +2,8 @@
 
 from typing import assert_never
 
+from msgspec import structs
+
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
 from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
@@ -80,7 +82,15 @@ class ChildCloses(Operation):
 
     def decide(self, world: World) -> None:
         child = world.runs.get(self._effect.run_id)
-        if child is None or child.is_closed:
+        if child is None:
+            return
+        if child.continued_to_run_id is not None:
+            # It went on in the same beat; the policy means the child, not one run of it.
+            world.follow_ups.append(
+                ChildCloses(structs.replace(self._effect, run_id=child.continued_to_run_id))
+            )
+            return
+        if child.is_closed:
             return
         close = terminate_run if self._effect.policy == "terminate" else cancel_run
         command_id = world.moment.ids.ulid()

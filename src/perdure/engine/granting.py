@@ -34,10 +34,9 @@ class Granting:
 
     def grant(self, world: World, run: Run, place: int, poller: Poller) -> None:
         """Lease one ready task to one poller."""
-        world.grants.append(Grant(poller, run, place))
         worker = poller.worker
         if place == WORKFLOW_TASK:
-            lease_task(
+            task = lease_task(
                 run,
                 world.moment,
                 owner=worker.worker_id,
@@ -46,6 +45,7 @@ class Granting:
                 runtime=worker.runtime,
                 poll_id=poller.poll_id,
             )
+            attempt = task.attempt
         else:
             activity = run.operations[place]
             assert isinstance(activity, Activity)
@@ -57,7 +57,20 @@ class Granting:
                 timeout=self.activity_timeout,
                 poll_id=poller.poll_id,
             )
+            attempt = activity.attempt
+        world.grants.append(Grant(poller, run, place, attempt))
         world.changed(run)
+
+
+def still_holds(grant: Grant) -> bool:
+    """Whether the lease outlived its beat; a cancel behind it may have ended the run."""
+    if grant.place == WORKFLOW_TASK:
+        task = grant.run.task
+        return task is not None and task.lease is not None and task.attempt == grant.attempt
+    activity = grant.run.operations.get(grant.place)
+    if not isinstance(activity, Activity) or activity.lease is None:
+        return False
+    return activity.attempt == grant.attempt
 
 
 def ready_tasks(run: Run) -> Iterator[tuple[QueueKey, str, bool]]:

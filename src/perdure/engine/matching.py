@@ -27,6 +27,7 @@ class Grant(NamedTuple):
     poller: Poller
     run: Run
     place: int
+    attempt: int
 
 
 class Matcher(Protocol):
@@ -49,5 +50,5 @@ class Matcher(Protocol):
         ...
 
     def exhausted(self, key: QueueKey, names: set[str]) -> None:
-        """No ready task of these names is left on disk."""
+        """No ready task of these names was left on disk."""
         ...

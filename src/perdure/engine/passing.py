@@ -11,6 +11,8 @@ from perdure.engine.operation import Operation
 from perdure.engine.world import World
 from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, Store
 
+_SLACK = 8
+
 
 class FireDue(Operation):
     """The deadline of a run has come. Firing early or twice does no harm."""
@@ -24,12 +26,14 @@ class FireDue(Operation):
     def run_ids(self) -> tuple[str, ...]:
         return (self._run_id,)
 
-    def decide(self, world: World) -> None:
+    def decide(self, world: World) -> bool:
+        """Whether there was such a run."""
         run = world.runs.get(self._run_id)
         if run is None:
-            return
+            return False
         fire_due(run, world.moment)
         world.changed(run)
+        return True
 
 
 class ShowRun(Operation):
@@ -85,7 +89,7 @@ class ShowLeases(Operation):
 class ClaimTasks(Operation):
     """Ready tasks of one queue for its parked pollers."""
 
-    __slots__ = ("_found", "_granting", "_key", "_matcher")
+    __slots__ = ("_found", "_granting", "_is_all", "_key", "_matcher", "_names")
     name = "claim_tasks"
     looks_around = True
 
@@ -93,33 +97,36 @@ class ClaimTasks(Operation):
         self._key = key
         self._matcher = matcher
         self._granting = granting
+        self._names: set[str] = set()
         self._found: list[ReadyTask] = []
+        self._is_all = False
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         names, count = self._matcher.wanted(self._key)
-        if not names:
-            self._found = []
-            return ()
-        limit = min(count, READY_PER_CLAIM_MAX)
-        self._found = await store.load_ready(self._key, names, limit)
-        if len(self._found) < limit:
-            self._matcher.exhausted(self._key, names)
+        self._names, self._found, self._is_all = names, [], False
+        if names:
+            # A few more than are wanted, so that a row that cannot be had is not in their way.
+            limit = min(count + _SLACK, READY_PER_CLAIM_MAX)
+            self._found = await store.load_ready(self._key, names, limit)
+            self._is_all = len(self._found) < limit
         return tuple(task.run_id for task in self._found)
 
-    def decide(self, world: World) -> int:
-        """Returns how many tasks were found; the same number again may be waiting."""
+    def decide(self, world: World) -> None:
+        unserved: set[str] = set()
         for run_id, place, name in self._found:
             run = world.runs.get(run_id)
             if run is None:
+                unserved.add(name)
                 continue
             if not is_ready(run, place):
                 # A row that says otherwise would be found again for ever.
-                run.unsaved.ready[place] = False
+                run.unsaved.ready.setdefault(place, False)
                 world.changed(run)
                 continue
             poller = self._matcher.reserve(self._key, name)
-            if poller is not None:
-                self._granting.grant(world, run, place, poller)
+            if poller is None:
+                unserved.add(name)
             else:
-                self._matcher.offered(self._key, name)
-        return len(self._found)
+                self._granting.grant(world, run, place, poller)
+        if self._is_all:
+            world.exhausted.append((self._key, self._names - unserved))

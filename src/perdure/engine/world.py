@@ -15,7 +15,7 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
-from perdure.store.interface import Changes, Instance, Receipt, ReceiptKey
+from perdure.store.interface import Changes, Instance, QueueKey, Receipt, ReceiptKey
 
 
 class World:
@@ -35,6 +35,10 @@ class World:
         self.changes = Changes()
         self.follow_ups: list[Operation] = []
         self.grants: list[Grant] = []
+        # Hints that turned out empty; they go only if the beat is committed.
+        self.exhausted: list[tuple[QueueKey, set[str]]] = []
+        # Runs that are there and cannot be read.
+        self.broken: set[str] = set()
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
         self._workers = workers

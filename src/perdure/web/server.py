@@ -126,7 +126,8 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse_stream(400, "upgrade_not_supported", "this path cannot be upgraded")
+            # It was refused when its head was complete.
+            self._deaf = True
         except httptools.HttpParserError:
             self._refuse_stream(400, "malformed_http", "this is not HTTP/1.1")
 
@@ -159,10 +160,14 @@ class HttpProtocol(asyncio.Protocol):
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
         self._count_head(len(name) + len(value))
+        if self._request is None:
+            # What follows the body is no header: it has passed a proxy unseen.
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
+        if self._deaf:
+            return
         parser = self._parser
         request = self._request = Request(
             parser.get_method().decode("latin-1"),
@@ -172,7 +177,10 @@ class HttpProtocol(asyncio.Protocol):
         )
         length = self._headers.get(b"content-length")
         most = self._connections.app.body_bytes_max
-        if length is not None and length.isdigit() and int(length) > most:
+        if parser.should_upgrade():
+            message = "this path cannot be upgraded"
+            request.refusal = HttpError(400, "upgrade_not_supported", message)
+        elif length is not None and length.isdigit() and int(length) > most:
             request.refusal = too_large(most)
         elif self._headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -192,7 +200,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         request = self._request
-        if request is None or request.refusal is not None:
+        if self._deaf or request is None or request.refusal is not None:
             return
         body = self._body
         request.body = body[0] if len(body) == 1 else b"".join(body)
@@ -259,7 +267,13 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.abort()
 
     def _refuse_stream(self, status: int, reason: str, message: str) -> None:
-        if self._transport.is_closing():
+        if self._deaf or self._transport.is_closing():
+            return
+        self._deaf = True
+        if self._busy is not None:
+            # Its answer is still owed; the connection ends behind it.
+            self._busy.keep_alive = False
+            self._waiting.clear()
             return
         error = HttpError(status, reason, message)
         body = b'{"message":"%s","reason":"%s"}' % (error.message.encode(), error.reason.encode())

@@ -9,6 +9,7 @@ from perdure.core.run.state import (
     Activity,
     Child,
     ConditionWait,
+    GroupMode,
     Operation,
     Run,
     SignalWait,
@@ -44,14 +45,21 @@ def next_cause(run: Run) -> Cause | None:
     # What has an outcome already waits for the rest of its list; the rest is the cause.
     waiting = [operation for operation in run.operations.values() if operation.outcome is None]
     if waiting:
-        return _operation(min(waiting, key=lambda o: (_is_loser(run, o), o.sequence)))
+        return _operation(min(waiting, key=lambda o: (_comes_last(run, o), o.sequence)))
     return Cause(kind="signal", text="waits for a signal; nothing else is open")
 
 
-def _is_loser(run: Run, operation: Operation) -> bool:
-    """Whether the code went on without this one; it is the cause only if there is no other."""
+def _comes_last(run: Run, operation: Operation) -> bool:
+    """Whether this is the cause only if there is no other.
+
+    The code went on without the losers of a selection, and nobody can end a selected condition
+    but its time-out.
+    """
     group = None if operation.group is None else run.groups.get(operation.group)
-    return group is not None and group.winner is not None
+    if group is None or group.mode is not GroupMode.SELECT:
+        return False
+    endless = isinstance(operation, ConditionWait) and operation.fire_at is None
+    return endless or group.winner is not None
 
 
 def _task(run: Run, task: WorkflowTask) -> Cause:
@@ -115,7 +123,7 @@ def _operation(operation: Operation) -> Cause:
             what = f"condition {operation.key}" if operation.key else "a condition"
             return Cause(
                 kind="condition",
-                text=f"waits for {what}{_until(operation.fire_at)}; a signal may satisfy it",
+                text=f"waits for {what}{_until(operation.fire_at)}{_by(operation)}",
                 sequence=operation.sequence,
                 name=operation.key,
                 until=operation.fire_at,
@@ -162,6 +170,11 @@ def _activity(activity: Activity) -> Cause:
         attempt=activity.attempt,
         last_failure=activity.last_failure,
     )
+
+
+def _by(wait: ConditionWait) -> str:
+    # A selection has no word by which a worker could say that a condition has become true.
+    return "; a signal may satisfy it" if wait.group is None else ", in a selection"
 
 
 def _until(at: int | None) -> str:

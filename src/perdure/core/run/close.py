@@ -3,7 +3,7 @@
 from perdure.core import instant
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
 from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
-from perdure.core.run.history import Raw, raw, record
+from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import record_held
 from perdure.core.run.start import start_successor
@@ -207,15 +207,18 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
                 run,
                 moment,
                 "ActivityCancelled",
-                {
-                    "workflow_command_id": command_id,
-                    "sequence": operation.sequence,
-                    "activity_execution_id": operation.execution_id,
-                    "activity_attempt_id": operation.attempt_id if operation.attempt else None,
-                    "activity_type": operation.activity_type,
-                    "attempt_number": operation.attempt or None,
-                    "cancelled_at": at,
-                },
+                with_metadata(
+                    {
+                        "workflow_command_id": command_id,
+                        "sequence": operation.sequence,
+                        "activity_execution_id": operation.execution_id,
+                        "activity_attempt_id": operation.attempt_id if operation.attempt else None,
+                        "activity_type": operation.activity_type,
+                        "attempt_number": operation.attempt or None,
+                        "cancelled_at": at,
+                    },
+                    operation,
+                ),
             )
     for operation in open_operations:
         if isinstance(operation, Timer):
@@ -223,13 +226,16 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
                 run,
                 moment,
                 "TimerCancelled",
-                {
-                    "timer_id": operation.timer_id,
-                    "sequence": operation.sequence,
-                    "delay_seconds": operation.delay_seconds,
-                    "fire_at": instant.text(operation.fire_at),
-                    "cancelled_at": at,
-                },
+                with_metadata(
+                    {
+                        "timer_id": operation.timer_id,
+                        "sequence": operation.sequence,
+                        "delay_seconds": operation.delay_seconds,
+                        "fire_at": instant.text(operation.fire_at),
+                        "cancelled_at": at,
+                    },
+                    operation,
+                ),
             )
 
 

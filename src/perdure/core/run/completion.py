@@ -213,7 +213,8 @@ def _close_open_wait(
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
     if first is None and isinstance(wait, ConditionWait):
         return
-    close_wait_before(run, moment, task, first if isinstance(first, OpenConditionWait) else None)
+    again = first if isinstance(first, OpenConditionWait) and first.path is None else None
+    close_wait_before(run, moment, task, again)
 
 
 def _apply(run: Run, moment: Moment, commands: Sequence[Command], receipt: TaskReceipt) -> None:

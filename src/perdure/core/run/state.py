@@ -275,6 +275,7 @@ class Unsaved:
         "operations",
         "ready",
         "rewritten",
+        "withdrawn",
     )
 
     def __init__(self) -> None:
@@ -288,6 +289,8 @@ class Unsaved:
         self.inbox: set[int] = set()
         # Place of a task -> whether pollers shall find it.
         self.ready: dict[int, bool] = {}
+        # Places of tasks that the disk shows to pollers and shall not.
+        self.withdrawn: set[int] = set()
         # A first chunk of history that was encoded anew before anybody saw it.
         self.rewritten: bytes | None = None
 

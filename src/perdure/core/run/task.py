@@ -146,11 +146,13 @@ def release_task(run: Run, moment: Moment) -> None:
 
 def withdraw(run: Run, place: int) -> None:
     """Take a task out of sight of the pollers."""
-    if run.unsaved.ready.get(place):
+    unsaved = run.unsaved
+    if unsaved.ready.get(place) and place not in unsaved.withdrawn:
         # It became ready in this beat; the disk never knew.
-        del run.unsaved.ready[place]
+        del unsaved.ready[place]
     else:
-        run.unsaved.ready[place] = False
+        unsaved.ready[place] = False
+        unsaved.withdrawn.add(place)
 
 
 def _freeze_input(run: Run, frame: Frame) -> None:

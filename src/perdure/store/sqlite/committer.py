@@ -22,7 +22,17 @@ class Committer:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._jobs.put((connection, loop, done))
-        await asyncio.shield(done)
+        cancelled = False
+        while not done.done():
+            try:
+                await asyncio.shield(done)
+            except asyncio.CancelledError:
+                cancelled = True
+            except apsw.Error:
+                break
+        if cancelled:
+            raise asyncio.CancelledError
+        done.result()
 
     def stop(self) -> None:
         self._jobs.put(None)

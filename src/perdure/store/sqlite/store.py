@@ -48,13 +48,14 @@ _UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.ReadOnlyError, "storage_read_only"),
     (apsw.CantOpenError, "storage_error"),
     (apsw.CorruptError, "storage_corrupt"),
+    (apsw.NotADBError, "storage_corrupt"),
 )
 
 
 def _unavailable(error: apsw.Error) -> Unavailable:
     for kind, reason in _UNAVAILABLE:
         if isinstance(error, kind):
-            return Unavailable(reason, f"the store cannot write now: {error}", 2)
+            return Unavailable(reason, f"the store refuses: {error}", 2)
     raise error
 
 
@@ -74,18 +75,23 @@ class SqliteStore:
     async def open(self) -> None:
         self._guard.acquire()
         try:
-            self._writer = apsw.Connection(str(self._path))
-            prepare_writer(self._writer)
-            migrate(self._writer, PACKAGE)
-            verify_after_crash(self._writer)
-            flags = apsw.SQLITE_OPEN_READONLY
-            self._reader = apsw.Connection(str(self._path), flags=flags)
-            self._bulk_reader = apsw.Connection(str(self._path), flags=flags)
-            for reader in (self._reader, self._bulk_reader):
-                reader.set_busy_timeout(1000)
-        except apsw.Error:
+            self._open()
+        except BaseException as error:
             self._guard.release()
+            if isinstance(error, apsw.Error):
+                raise _unavailable(error) from error
             raise
+
+    def _open(self) -> None:
+        self._writer = apsw.Connection(str(self._path))
+        prepare_writer(self._writer)
+        migrate(self._writer, PACKAGE)
+        verify_after_crash(self._writer)
+        flags = apsw.SQLITE_OPEN_READONLY
+        self._reader = apsw.Connection(str(self._path), flags=flags)
+        self._bulk_reader = apsw.Connection(str(self._path), flags=flags)
+        for reader in (self._reader, self._bulk_reader):
+            reader.set_busy_timeout(1000)
 
     async def close(self) -> None:
         self._committer.stop()
@@ -115,7 +121,7 @@ class SqliteStore:
 
     def _load_events(self, run: Run) -> None:
         """All of a short history; of a long one only the arguments that stand in it."""
-        long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX
+        long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX and run.plain_input is None
         chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
         run.arguments = rows.arguments_of(chunks[0][0])
         if not long:
@@ -238,6 +244,12 @@ class SqliteStore:
         )
 
     def _read_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
+        try:
+            return self._collect_events(run_id, after, limit)
+        except apsw.Error as error:
+            raise _unavailable(error) from error
+
+    def _collect_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []
         query = self._sql["read_chunks"]
         for first, last, chunk in self._bulk_reader.execute(query, (run_id, after)):

@@ -1,0 +1,92 @@
+"""Modules stay short chapters, loops have owners, names say what they are."""
+
+import ast
+
+import pytest
+
+from tests.architecture.source import MODULES, Module
+
+LINES_MAX = 800
+COMFORTABLE = 500
+
+TASKS: dict[str, tuple[int, str]] = {
+    "web/server.py": (1, "one per request; kept in a set, awaited by the drain"),
+    "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
+    "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
+    "dispatch/deadlines.py": (2, "two ends of one sleep; both cancelled when it is over"),
+}
+"""Where tasks are created, at most how many times, and who ends them."""
+
+MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
+
+
+def calls(module: Module, *names: str) -> list[int]:
+    """The lines that call something by one of these names."""
+    return [
+        node.lineno
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call)
+        and (
+            (isinstance(node.func, ast.Attribute) and node.func.attr in names)
+            or (isinstance(node.func, ast.Name) and node.func.id in names)
+        )
+    ]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.place)
+def test_a_module_is_a_short_chapter_that_says_what_it_is_for(module: Module) -> None:
+    lines = module.text.count("\n")
+    assert lines < LINES_MAX, f"{module.place} has {lines} lines"
+    docstring = ast.get_docstring(module.tree)
+    assert docstring, f"{module.place} does not say what it is for"
+    assert module.path.stem not in MEANINGLESS, module.place
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.place)
+def test_tasks_have_owners(module: Module) -> None:
+    created = calls(module, "create_task", "ensure_future")
+    most, _ = TASKS.get(module.place, (0, ""))
+    assert len(created) <= most, (
+        f"{module.place} creates tasks in lines {created}; say who ends them"
+    )
+
+
+def test_the_list_of_owners_is_true() -> None:
+    creating = {m.place for m in MODULES if calls(m, "create_task", "ensure_future")}
+    assert creating == set(TASKS)
+
+
+def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
+    """Sleeping is the clock's business; a bare one needs a reason."""
+    allowed = {
+        "clock.py": "is the clock",
+        "web/server.py": "paces the sweep of silent connections",
+        "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",
+        "dispatch/polling.py": "leaves a sick disk alone for a moment",
+    }
+    for module in MODULES:
+        if module.place not in allowed:
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) == "asyncio.sleep":
+                    raise AssertionError(f"{module.place}:{node.lineno}")
+
+
+def test_no_type_is_ignored_without_a_code() -> None:
+    for module in MODULES:
+        for number, line in enumerate(module.text.splitlines(), start=1):
+            assert "type: ignore" not in line or "type: ignore[" in line, f"{module.place}:{number}"
+
+
+def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
+    allowed = {
+        "web/app.py": "a request",
+        "engine/beat.py": "the beat",
+        "store/sqlite/store.py": "rolls back, and raises on",
+        "dispatch/deadlines.py": "the deadline loop",
+    }
+    for module in MODULES:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler):
+                caught = "" if node.type is None else ast.unparse(node.type)
+                if caught in ("", "Exception", "BaseException"):
+                    assert module.place in allowed, f"{module.place}:{node.lineno} catches {caught}"

@@ -1,0 +1,127 @@
+"""A server that dies in the middle of a beat, at every moment of it, in every beat of a story."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import apsw
+import msgspec
+import pytest
+
+from perdure.core.run.status import RunStatus
+from perdure.store import rows
+from perdure.store.sqlite.store import SqliteStore
+from tests.engine.ending import must_end
+from tests.engine.invariants import check_disk
+from tests.faults.crashing_server import DEATH, At
+from tests.faults.nursery import Nursery, a_nursery
+from tests.faults.voyage import HISTORY, Voyage
+
+LIVES_MIN = 15
+"""The story has more beats than this; if a point is passed less often, it is not where it was."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with a_nursery() as nursery:
+        yield nursery
+
+
+@pytest.mark.parametrize("at", list(At))
+def test_a_server_may_die_in_any_beat(at: At, nursery: Nursery, tmp_path: Path) -> None:
+    """For every n until the story is over before the nth time: die, come back, and finish it."""
+    with must_end(seconds=120):
+        nth = 1
+        while sail(nursery, tmp_path / f"{nth}.db", at, nth):
+            nth += 1
+
+    assert nth > LIVES_MIN
+
+
+def test_a_server_may_die_again_and_again(nursery: Nursery, tmp_path: Path) -> None:
+    """Each life lasts a few beats; the deaths come at changing moments."""
+    path = tmp_path / "perdure.db"
+    moments = list(At)
+    deaths = 0
+
+    def next_life(voyage: Voyage) -> str:
+        nonlocal deaths
+        assert nursery.end_of_server() == DEATH
+        check_promises(path, voyage.promised)
+        deaths += 1
+        return nursery.open(path, at=moments[deaths % len(moments)], nth=3)
+
+    with must_end(seconds=60):
+        voyage = Voyage(nursery.open(path, at=moments[0], nth=3), next_life)
+        described = voyage.sail()
+        nursery.kill()
+
+    assert deaths >= 5
+    check_end(path, described)
+
+
+def sail(nursery: Nursery, path: Path, at: At, nth: int) -> bool:
+    """Play the story on a server that dies once; whether it did before the story was over."""
+    died = False
+
+    def next_life(voyage: Voyage) -> str:
+        nonlocal died
+        died = True
+        assert nursery.end_of_server() == DEATH
+        check_promises(path, voyage.promised)
+        return nursery.open(path)
+
+    described = Voyage(nursery.open(path, at=at, nth=nth), next_life).sail()
+    if died:
+        nursery.stop()
+    else:
+        nursery.kill()
+    check_end(path, described)
+    return died
+
+
+def check_promises(path: Path, promised: Counter[str]) -> None:
+    """Everything that was acknowledged is on disk, though its process is dead."""
+    found: Counter[str] = Counter()
+    with closing(apsw.Connection(str(path))) as connection:
+        for (chunk,) in connection.execute("select events from history").fetchall():
+            for event in map(msgspec.json.decode, rows.events_of(chunk)):
+                kind = event["event_type"]
+                received = kind == "SignalReceived"
+                found[f"signal {event['payload']['signal_name']}" if received else kind] += 1
+        for (data,) in connection.execute("select data from inbox").fetchall():
+            found[f"signal {rows.signal_of(data).name}"] += 1
+        for (worker_id,) in connection.execute("select worker_id from worker").fetchall():
+            found[f"worker {worker_id}"] += 1
+    assert promised <= found, promised - found
+    assert all(found[name] == 1 for name in found if name.startswith("signal")), found
+
+
+def check_end(path: Path, described: dict[str, Any]) -> None:
+    """The story is over, and looks as if nothing had happened."""
+    assert described["status"] == "completed"
+    assert described["output"] == "done"
+
+    async def look() -> None:
+        store = SqliteStore(path)
+        await store.open()
+        try:
+            first, second, child = await check_disk(store)
+            assert first.closed_reason == "continued"
+            assert second.status is child.status is RunStatus.COMPLETED
+            assert await types(store, first.run_id) == HISTORY
+            ended = ["WorkflowStarted", "WorkflowCompleted"]
+            assert await types(store, second.run_id) == ended
+            assert await types(store, child.run_id) == ended
+        finally:
+            await store.close()
+
+    asyncio.run(look())
+
+
+async def types(store: SqliteStore, run_id: str) -> list[str]:
+    events = await store.read_history(run_id, 0, 1000)
+    return [msgspec.json.decode(event)["event_type"] for event in events]

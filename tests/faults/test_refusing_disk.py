@@ -1,0 +1,198 @@
+"""A disk that refuses for a while: every change is refused with a reason, then all goes on."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from perdure.store.sqlite.store import SqliteStore
+from tests.engine.invariants import check_disk
+from tests.store.refusing import RefusingCommitter, refusing_commits
+from tests.support.http import (
+    Answer,
+    Wire,
+    a_wire,
+    avro,
+    complete_workflow,
+    schedule_activity,
+    start_timer,
+)
+
+Json = dict[str, Any]
+
+POLLS = {
+    "POST /api/worker/workflow-tasks/poll",
+    "POST /api/worker/activity-tasks/poll",
+}
+QUESTIONS = {
+    "POST /api/worker/workflow-tasks/{task_id}/history",
+    "POST /api/worker/activity-tasks/{task_id}/status",
+}
+"""Sent by POST, but they change nothing."""
+
+
+@pytest.fixture
+def wire(tmp_path: Path) -> Iterator[Wire]:
+    with a_wire(tmp_path) as wire:
+        wire.register()
+        yield wire
+
+
+def a_full_disk(wire: Wire) -> AbstractContextManager[RefusingCommitter]:
+    return refusing_commits(store_of(wire), apsw.FullError("database or disk is full"))
+
+
+def store_of(wire: Wire) -> SqliteStore:
+    store = wire.server.store
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+def test_every_route_that_changes_something_is_refused_with_a_reason_and_works_afterwards(
+    wire: Wire,
+) -> None:
+    calls = changing_calls(wire)
+    routes = wire.server.app.router.routes
+    changing = {f"{r.method} {r.path}" for r in routes if r.method != "GET"}
+    assert set(calls) == changing - POLLS - QUESTIONS, "a route is missing in this test"
+
+    with a_full_disk(wire), wire.nothing_changes():
+        for name, call in calls.items():
+            answer = call()
+            body = answer.refused(503, "storage_full")
+            assert body["retryable"] is True, name
+            assert int(answer.headers["retry-after"]) == body["retry_after_seconds"] >= 1, name
+
+    for name, call in calls.items():
+        assert call().status in (200, 201, 202), name
+    wire.run(check_disk(store_of(wire)))
+
+
+def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
+    """One call of every route that changes something, all of them possible one after another."""
+    tasks, attempts = {}, {}
+    wire.register("goes")
+    for name in ("completed", "failed"):
+        wire.run_to(schedule_activity(), workflow_id=f"activity-{name}")
+        attempts[name] = wire.take("activity")
+        wire.start(f"task-{name}")
+        tasks[name] = wire.take()
+    for name in ("order", "pinned"):
+        for end in ("cancel", "terminate"):
+            wire.start(f"{name}-{end}", task_queue="nobody")
+    pinned = {end: wire.describe(f"pinned-{end}")["run_id"] for end in ("cancel", "terminate")}
+    fenced = {"registration_token": wire.register("fenced")["registration_token"]}
+
+    flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
+    task, activity = "/api/worker/workflow-tasks/{task_id}", "/api/worker/activity-tasks/{task_id}"
+
+    def control(path: str, body: Json) -> Callable[[], Answer]:
+        return lambda: wire.control("POST", path, body)
+
+    def worker(path: str, body: Json | None, method: str = "POST") -> Callable[[], Answer]:
+        return lambda: wire.worker(path, body, method=method)
+
+    def report(name: str, verb: str, **members: Any) -> Callable[[], Answer]:
+        return lambda: wire.report(tasks[name], verb, **members)
+
+    def attempt(name: str, verb: str, **members: Any) -> Callable[[], Answer]:
+        return lambda: wire.report_attempt(attempts[name], verb, **members)
+
+    def at(name: str, end: str) -> str:
+        tail = f"/runs/{pinned[end]}" if name == "pinned" else ""
+        return f"/workflows/{name}-{end}{tail}"
+
+    start = {"workflow_id": "new", "workflow_type": "Order", "task_queue": "nobody"}
+    told = {"task_queue": "q", "runtime": "python"}
+    registration = "/api/worker/registrations/{worker_id}"
+    return {
+        "POST /api/workflows": control("/workflows", start),
+        f"POST {flow}/signal/{{name}}": control(at("order", "cancel") + "/signal/go", {}),
+        f"POST {run}/signal/{{name}}": control(at("pinned", "cancel") + "/signal/go", {}),
+        f"POST {flow}/cancel": control(at("order", "cancel") + "/cancel", {}),
+        f"POST {run}/cancel": control(at("pinned", "cancel") + "/cancel", {}),
+        f"POST {flow}/terminate": control(at("order", "terminate") + "/terminate", {}),
+        f"POST {run}/terminate": control(at("pinned", "terminate") + "/terminate", {}),
+        "POST /api/worker/register": worker("/register", {"worker_id": "comes", **told}),
+        "POST /api/worker/heartbeat": worker("/heartbeat", {"worker_id": "w1"}),
+        f"DELETE {registration}": worker("/registrations/goes", None, "DELETE"),
+        f"POST {registration}/deregister": worker("/registrations/fenced/deregister", fenced),
+        f"POST {task}/heartbeat": report("completed", "heartbeat"),
+        f"POST {task}/complete": report("completed", "complete", commands=[complete_workflow()]),
+        f"POST {task}/fail": report("failed", "fail", failure={"message": "boom"}),
+        f"POST {activity}/heartbeat": attempt("completed", "heartbeat"),
+        f"POST {activity}/renew-lease": attempt("completed", "renew-lease"),
+        f"POST {activity}/complete": attempt("completed", "complete", result=avro("paid")),
+        f"POST {activity}/fail": attempt("failed", "fail", failure={"message": "boom"}),
+    }
+
+
+def test_readers_do_not_notice(wire: Wire) -> None:
+    wire.run_to(start_timer(60))
+    before = wire.events()
+
+    with a_full_disk(wire):
+        assert wire.events() == before
+        assert wire.describe()["status"] == "waiting"
+        assert wire.control("GET", "/workflows").ok()["workflow_count"] == 1
+        wire.call("GET", "/api/health").ok()
+
+
+def test_a_poll_leases_nothing_does_not_press_the_disk_and_is_served_afterwards(
+    wire: Wire,
+) -> None:
+    wire.run_to(schedule_activity())
+    wire.start("order-2")
+
+    with a_full_disk(wire) as disk, wire.nothing_changes():
+        for kind in ("workflow", "activity"):
+            body = {"worker_id": "w1", "task_queue": "q", "timeout_seconds": 1}
+            answer = wire.worker(f"/{kind}-tasks/poll", body)
+            assert answer.status == 503 or answer.ok()["task"] is None
+        assert 1 <= disk.attempts <= 20
+
+    assert wire.take()["workflow_task_attempt"] == 1
+    assert wire.take("activity")["attempt_number"] == 1
+
+
+def test_a_parked_poll_outlives_a_start_that_is_refused(wire: Wire) -> None:
+    poll = wire.park("/workflow-tasks/poll", {"worker_id": "w1", "task_queue": "q"})
+
+    with a_full_disk(wire):
+        refused = wire.control(
+            "POST", "/workflows", {"workflow_type": "Order", "task_queue": "q"}
+        )
+        refused.refused(503, "storage_full")
+        assert poll.is_waiting
+    wire.start()
+
+    task = poll.answer().ok()["task"]
+    assert (task["workflow_id"], task["workflow_task_attempt"]) == ("order-1", 1)
+
+
+def test_a_timer_that_is_due_meanwhile_fires_once_afterwards(wire: Wire) -> None:
+    wire.run_to(start_timer(60))
+
+    with a_full_disk(wire) as disk, wire.nothing_changes():
+        for _ in range(5):
+            wire.advance(seconds=60)
+        assert 1 <= disk.attempts <= 50
+
+    for _ in range(3):
+        wire.advance(seconds=60)
+    assert wire.event_types().count("TimerFired") == 1
+    wire.complete(wire.take(), complete_workflow())
+
+
+def test_a_stop_in_the_middle_loses_nothing_that_was_acknowledged(wire: Wire) -> None:
+    wire.run_to(start_timer(60))
+    with a_full_disk(wire):
+        wire.control("POST", "/workflows/order-1/signal/go", {}).refused(503, "storage_full")
+    wire.signal("go")
+
+    wire.restart()
+
+    assert wire.event_types().count("SignalReceived") == 1

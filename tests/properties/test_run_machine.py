@@ -1,0 +1,540 @@
+"""Any story of runs, in any order of events, keeps the promises of the design.
+
+Hypothesis starts, polls, completes, repeats, fails, signals, stops, skips time and crashes. After
+every step the runs are held against an independent fold of their histories. At the end of each
+story everybody does what the runs say they wait for, and every run must come to its end.
+
+`PERDURE_PROPERTY_EXAMPLES=2000` looks longer, with fresh chance every time.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from perdure.core.limits import SECOND
+from perdure.core.rejection import Rejection
+from perdure.core.run.activity import Reported
+from perdure.core.run.cause import Cause, next_cause
+from perdure.core.run.command import (
+    CancelSelectionOperation,
+    Command,
+    OpenConditionWait,
+    StartChild,
+)
+from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
+from perdure.core.run.deadline import next_due
+from perdure.core.run.state import (
+    WORKFLOW_TASK,
+    Activity,
+    Child,
+    ConditionWait,
+    Operation,
+    Run,
+    SignalWait,
+    TaskState,
+    Timer,
+    activity_task_id,
+)
+from perdure.core.run.status import TRANSITIONS, RunStatus
+from perdure.engine.activity_tasks import AttemptRef
+from tests.properties.answers import batches, failures
+from tests.properties.fold import Fold
+from tests.support.story import (
+    SDK_0_4,
+    SDK_2,
+    Story,
+    cancel_member,
+    complete_run,
+    event_of,
+    picture,
+    ref_of,
+    report_of,
+)
+
+T = TypeVar("T")
+RUNS_MAX = 12
+KINDS: dict[type[Operation], str] = {
+    Activity: "activity",
+    Timer: "timer",
+    Child: "child",
+    ConditionWait: "condition",
+    SignalWait: "signal",
+}
+
+owners = st.sampled_from(["w1", "w2"])
+
+
+class RunMachine(RuleBasedStateMachine):
+    """Clients, workers, time and a murderer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.story = Story(seed=7)
+        self.folds: dict[str, Fold] = {}
+        self.statuses: dict[str, RunStatus] = {}
+        self.reports: list[tuple[str, TaskReport, list[Command]]] = []
+        self.attempts: list[AttemptRef] = []
+        self.signals: list[tuple[str, str]] = []
+        self.outcomes: list[tuple[AttemptRef, bool]] = []
+        self.started = 0
+        self.stopped = 0
+
+    # Who is there --------------------------------------------------------------------------------
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        return self.story.known
+
+    def open_runs(self) -> list[str]:
+        return [run_id for run_id, run in self.runs.items() if not run.is_closed]
+
+    def ready(self) -> list[tuple[str, int]]:
+        return [(i, place) for i, run in self.runs.items() for place in ready_places(run)]
+
+    def leased(self) -> list[str]:
+        return [i for i, run in self.runs.items() if is_leased(run)]
+
+    def leased_activities(self) -> list[tuple[str, int]]:
+        return [
+            (run_id, sequence)
+            for run_id, run in self.runs.items()
+            for sequence, operation in run.operations.items()
+            if isinstance(operation, Activity) and operation.lease is not None
+        ]
+
+    def ask(self, act: Callable[[], T]) -> T | None:
+        """Do something that may be refused; a refusal changes nothing at all."""
+        before = self.story.pictures()
+        try:
+            return act()
+        except Rejection:
+            assert self.story.pictures() == before
+            return None
+
+    # Clients -------------------------------------------------------------------------------------
+
+    @initialize(plain=st.booleans())
+    def begin(self, plain: bool) -> None:
+        self.start(0, None, plain)
+
+    @precondition(lambda self: self.started < 3)
+    @rule(
+        delay=st.sampled_from([0, 0, 5]),
+        timeout=st.sampled_from([None, None, 100]),
+        plain=st.booleans(),
+    )
+    def start(self, delay: int, timeout: int | None, plain: bool) -> None:
+        self.started += 1
+        wanted: dict[str, Any] = {"plain": b'["a"]'} if plain else {}
+        self.story.start(
+            f"order-{self.started}",
+            start_delay_seconds=delay,
+            run_timeout_seconds=timeout,
+            memo={"from": "shop"},
+            **wanted,
+        )
+
+    @precondition(lambda self: self.runs)
+    @rule(data=st.data(), name=st.sampled_from(["approve", "reject"]))
+    def signal(self, data: st.DataObject, name: str) -> None:
+        run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
+        sent = self.ask(lambda: self.story.signal(run, name))
+        if sent is not None:
+            self.signals.append((run.run_id, sent.command_id))
+
+    @precondition(lambda self: len(self.reports) > 4 * self.stopped + 3)
+    @rule(data=st.data(), verb=st.sampled_from(["cancel", "terminate"]))
+    def stop(self, data: st.DataObject, verb: str) -> None:
+        """Not too often, or most stories would be over before they begin."""
+        self.stopped += 1
+        run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
+        self.ask(lambda: self.story.cancel(run) if verb == "cancel" else self.story.terminate(run))
+
+    # Workers on workflow tasks -------------------------------------------------------------------
+
+    @precondition(lambda self: self.ready())
+    @rule(data=st.data(), owner=owners)
+    def poll(self, data: st.DataObject, owner: str) -> None:
+        self.take(*data.draw(st.sampled_from(sorted(self.ready()))), owner)
+
+    def take(self, run_id: str, place: int, owner: str) -> None:
+        run = self.runs[run_id]
+        if place == WORKFLOW_TASK:
+            sdk = SDK_0_4 if owner == "w2" else SDK_2
+            self.story.lease(run, owner, sdk_version=sdk)
+        else:
+            self.story.lease_activity(run, place, owner)
+            self.attempts.append(ref_of(run, place))
+
+    @precondition(lambda self: self.workable())
+    @rule(data=st.data(), commands=batches(), again=st.booleans(), cancel=st.booleans())
+    def work(self, data: st.DataObject, commands: list[Command], again: bool, cancel: bool) -> None:
+        """A worker answers; it takes the task first if it does not have it yet."""
+        run = self.runs[data.draw(st.sampled_from(self.workable()))]
+        if not is_leased(run):
+            self.take(run.run_id, WORKFLOW_TASK, "w1")
+        self.complete(data, run, commands, again=again, cancel=cancel)
+
+    @precondition(lambda self: self.workable())
+    @rule(data=st.data(), commands=batches(), again=st.booleans(), cancel=st.booleans())
+    def work_more(
+        self, data: st.DataObject, commands: list[Command], again: bool, cancel: bool
+    ) -> None:
+        """The same, because most of what happens is work."""
+        self.work(data, commands, again, cancel)
+
+    def workable(self) -> list[str]:
+        ready = [run_id for run_id, place in self.ready() if place == WORKFLOW_TASK]
+        return sorted([*ready, *self.leased()])
+
+    def complete(
+        self, data: st.DataObject, run: Run, commands: list[Command], *, again: bool, cancel: bool
+    ) -> None:
+        wait = None if run.wait is None else run.operations.get(run.wait)
+        if again and isinstance(wait, ConditionWait):
+            commands = [asked_again(wait)]
+        if cancel:
+            commands = [*self.cancels(data, run), *commands]
+        if len(self.runs) > RUNS_MAX:
+            commands = [c for c in commands if not isinstance(c, StartChild)]
+        report = report_of(run)
+        if self.ask(lambda: self.story.complete(run, *commands, report=report)) is not None:
+            self.reports.append((run.run_id, report, commands))
+
+    def cancels(self, data: st.DataObject, run: Run) -> list[CancelSelectionOperation]:
+        keys = [m.key for g in run.groups.values() if g.winner is not None for m in g.members]
+        if not keys:
+            return []
+        return [cancel_member(run, data.draw(st.sampled_from(keys)))]
+
+    @precondition(lambda self: self.reports)
+    @rule(data=st.data())
+    def repeat_a_completion(self, data: st.DataObject) -> None:
+        """A repeated report gets the recorded answer or a refusal, never a second effect."""
+        run_id, report, commands = data.draw(st.sampled_from(self.reports))
+        run = self.runs[run_id]
+        with self.story.unchanged():
+            self.ask(lambda: self.story.complete(run, *commands, report=report))
+
+    @precondition(lambda self: self.leased())
+    @rule(
+        data=st.data(),
+        wrong=st.sampled_from(
+            [{"owner": "w9"}, {"attempt": 0}, {"attempt": 99}, {"number": 0}, {"number": 99}]
+        ),
+        verb=st.sampled_from(["complete", "fail", "renew"]),
+    )
+    def report_with_a_stale_lease(
+        self, data: st.DataObject, wrong: dict[str, Any], verb: str
+    ) -> None:
+        run = self.runs[data.draw(st.sampled_from(sorted(self.leased())))]
+        right = report_of(run)
+        told = {"number": right.number, "owner": right.owner, "attempt": right.attempt, **wrong}
+        report = TaskReport(**told)
+        with self.story.unchanged():
+            if verb == "complete":
+                answer: object = self.ask(
+                    lambda: self.story.complete(run, complete_run(), report=report)
+                )
+            elif verb == "fail":
+                answer = self.ask(lambda: self.story.fail_task(run, report=report))
+            else:
+                answer = self.ask(lambda: self.story.renew_task(run, report=report))
+        assert answer is None
+
+    @precondition(lambda self: self.leased())
+    @rule(data=st.data(), kind=st.sampled_from([None, "ImportError", WAITING_FOR_HISTORY]))
+    def fail_task(self, data: st.DataObject, kind: str | None) -> None:
+        run = self.runs[data.draw(st.sampled_from(sorted(self.leased())))]
+        self.ask(lambda: self.story.fail_task(run, failure_type=kind))
+
+    @precondition(lambda self: self.leased())
+    @rule(data=st.data())
+    def renew_task(self, data: st.DataObject) -> None:
+        run = self.runs[data.draw(st.sampled_from(sorted(self.leased())))]
+        self.ask(lambda: self.story.renew_task(run))
+
+    # Workers on activities -----------------------------------------------------------------------
+
+    @precondition(lambda self: self.doable())
+    @rule(data=st.data(), failure=st.one_of(st.none(), failures))
+    def end_an_attempt(self, data: st.DataObject, failure: Reported | None) -> None:
+        """A worker reports on an activity; it takes the task first if it does not have it yet."""
+        run_id, sequence = data.draw(st.sampled_from(self.doable()))
+        run = self.runs[run_id]
+        if self.story.activity(run, sequence).state is TaskState.READY:
+            self.take(run_id, sequence, "w1")
+        ref = ref_of(run, sequence)
+        task_id = activity_task_id(run, self.story.activity(run, sequence))
+        if failure is None:
+            recorded = self.ask(lambda: self.story.complete_activity(run, sequence, ref=ref))
+        else:
+            recorded = self.ask(lambda: self.story.fail_activity(run, sequence, failure, ref=ref))
+        assert recorded is not None, "the owner of a lease is heard"
+        self.outcomes.append((ref, recorded.next_task_id == task_id))
+
+    def doable(self) -> list[tuple[str, int]]:
+        ready = [(run_id, place) for run_id, place in self.ready() if place != WORKFLOW_TASK]
+        return sorted([*ready, *self.leased_activities()])
+
+    @precondition(lambda self: self.leased_activities())
+    @rule(data=st.data(), beat=st.booleans())
+    def keep_an_attempt(self, data: st.DataObject, beat: bool) -> None:
+        run_id, sequence = data.draw(st.sampled_from(sorted(self.leased_activities())))
+        run = self.runs[run_id]
+        keep = self.story.heartbeat if beat else self.story.renew_activity
+        view = self.ask(lambda: keep(run, sequence))
+        assert view is not None
+        assert view.can_continue
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), verb=st.sampled_from(["complete", "fail", "heartbeat", "renew"]))
+    def report_on_an_old_attempt(self, data: st.DataObject, verb: str) -> None:
+        ref = data.draw(st.sampled_from(self.attempts))
+        run = self.runs[ref.run_id]
+        operation = run.operations.get(ref.sequence)
+        if (
+            isinstance(operation, Activity)
+            and operation.lease is not None
+            and operation.attempt_id == ref.attempt_id
+        ):
+            return
+        report: dict[str, Callable[[], object]] = {
+            "complete": lambda: self.story.complete_activity(run, ref.sequence, ref=ref),
+            "fail": lambda: self.story.fail_activity(run, ref.sequence, ref=ref),
+            "renew": lambda: self.story.renew_activity(run, ref.sequence, ref=ref),
+            "heartbeat": lambda: self.story.heartbeat(run, ref.sequence, ref=ref),
+        }
+        with self.story.unchanged():
+            answer = self.ask(report[verb])
+        assert verb == "heartbeat" or answer is None
+
+    # Time, beats and crashes ---------------------------------------------------------------------
+
+    @rule(seconds=st.sampled_from([1, 5, 31, 61, 301]), late=st.booleans())
+    def time_passes(self, seconds: int, late: bool) -> None:
+        """Everything fires on time, or, after a pause of the whole machine, late."""
+        self.story.commit()
+        if late:
+            self.story.clock.jump(seconds=seconds)
+            self.story.fire()
+        else:
+            self.story.later(seconds=seconds)
+        for run in self.runs.values():
+            assert late or not overdue(run, self.story.clock.now())
+
+    @rule(what=st.sampled_from(["begin a beat", "end the beat", "crash"]))
+    def beat(self, what: str) -> None:
+        """Operations share a transaction from here, or up to here, or everybody forgets."""
+        if what == "begin a beat":
+            self.story.hold()
+            return
+        self.end_the_beat()
+        if what == "crash":
+            self.crash()
+
+    def end_the_beat(self) -> None:
+        self.story.commit()
+        for run_id, run in self.runs.items():
+            shown = self.story.disk.ready[run_id]
+            assert shown == set(ready_places(run)), "pollers see what they may take"
+            assert self.story.disk.due_at.get(run_id) == run.due_at
+
+    def crash(self) -> None:
+        """The disk has the same runs, and their histories read the same."""
+        before = {run_id: picture(run) for run_id, run in self.runs.items()}
+        self.story.crash()
+        assert {run_id: picture(run) for run_id, run in self.runs.items()} == before
+        self.folds.clear()
+
+    # Promises ------------------------------------------------------------------------------------
+
+    def read_histories(self) -> None:
+        for run_id, run in self.runs.items():
+            fold = self.folds.setdefault(run_id, Fold())
+            for encoded in run.events[fold.count :]:
+                fold.take(event_of(encoded))
+
+    @invariant()
+    def histories_are_sound_and_runs_equal_their_folds(self) -> None:
+        self.read_histories()
+        for run_id, run in self.runs.items():
+            fold = self.folds[run_id]
+            assert fold.count == run.history_count
+            assert fold.open == {s: KINDS[type(o)] for s, o in run.operations.items()}
+            assert fold.wait == run.wait
+            assert fold.next_sequence == run.next_sequence
+            assert fold.memo == run.memo
+            assert fold.search_attributes == run.search_attributes
+            assert fold.closed == ((run.status, run.closed_reason) if run.is_closed else None)
+            assert not fold.undecided, "a member ended and nobody won"
+
+    @invariant()
+    def statuses_move_along_the_table(self) -> None:
+        for run_id, run in self.runs.items():
+            before = self.statuses.get(run_id, RunStatus.PENDING)
+            assert run.status is before or run.status in TRANSITIONS[before]
+            self.statuses[run_id] = run.status
+
+    @invariant()
+    def a_task_has_at_most_one_lease_and_freezes_what_its_worker_reads(self) -> None:
+        for run in self.runs.values():
+            task = run.task
+            if task is not None:
+                assert (task.state is TaskState.LEASED) == (task.lease is not None)
+                assert task.number == run.task_count
+                if task.lease is not None:
+                    assert run.history_count == task.snapshot, "the history is frozen"
+            for operation in run.operations.values():
+                if isinstance(operation, Activity) and operation.outcome is None:
+                    leased = operation.state is TaskState.LEASED
+                    assert leased == (operation.lease is not None)
+                    assert operation.held == [] or is_leased(run)
+
+    @invariant()
+    def every_open_run_has_a_cause_and_its_deadline_is_armed_in_time(self) -> None:
+        for run in self.runs.values():
+            cause = next_cause(run)
+            assert (cause is None) == run.is_closed
+            due_at = next_due(run)
+            if due_at is not None:
+                assert run.due_at is not None
+                assert run.due_at <= due_at
+            if cause is not None:
+                self.check_cause(run, cause)
+
+    def check_cause(self, run: Run, cause: Cause) -> None:
+        if cause.until is not None:
+            assert run.due_at is not None
+            assert run.due_at <= cause.until
+        if cause.kind == "timer":
+            assert cause.until is not None, "nobody else wakes a sleeper"
+        if cause.kind == "child":
+            assert cause.run_id in self.runs
+        if cause.kind == "signal" and cause.sequence is None:
+            assert not run.operations
+            assert not run.inbox
+        if cause.sequence is not None:
+            assert run.operations[cause.sequence].outcome is None
+
+    @invariant()
+    def no_accepted_signal_is_lost(self) -> None:
+        self.read_histories()
+        for run_id, command_id in self.signals:
+            run: Run | None = self.runs[run_id]
+            while run is not None and command_id not in self.folds[run.run_id].received:
+                if command_id in {signal.command_id for signal in run.inbox.values()}:
+                    break
+                assert run.is_closed, f"signal {command_id} is lost"
+                run = self.runs[run.continued_to_run_id] if run.continued_to_run_id else None
+
+    @invariant()
+    def no_accepted_outcome_is_lost(self) -> None:
+        self.read_histories()
+        for ref, retried in self.outcomes:
+            run, fold = self.runs[ref.run_id], self.folds[ref.run_id]
+            recorded = fold.attempts.get(ref.attempt_id, set())
+            ended = {"ActivityCompleted", "ActivityFailed"}
+            if recorded & ({"ActivityRetryScheduled"} if retried else ended) or run.is_closed:
+                continue
+            operation = run.operations.get(ref.sequence)
+            if operation is None:
+                assert retried
+                assert ref.sequence in fold.let_go, f"the outcome of {ref.attempt_id} is lost"
+            elif retried:
+                assert "ActivityRetryScheduled" in {event.event_type for event in operation.held}
+            else:
+                assert operation.outcome is not None
+
+    # The end of every story ----------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Do what the runs say they wait for, until all of them have ended."""
+        self.end_the_beat()
+        for _ in range(40):
+            for run_id in self.open_runs():
+                self.act_on_cause(self.runs[run_id])
+            if not self.open_runs():
+                break
+        stuck = [next_cause(self.runs[run_id]) for run_id in self.open_runs()]
+        assert not stuck, f"runs that nothing moves: {stuck}"
+        self.histories_are_sound_and_runs_equal_their_folds()
+        self.no_accepted_signal_is_lost()
+        self.no_accepted_outcome_is_lost()
+
+    def act_on_cause(self, run: Run) -> None:
+        cause = next_cause(run)
+        if cause is None:
+            return
+        if cause.kind == "workflow_task_ready":
+            self.story.work(run, complete_run())
+        elif cause.kind == "workflow_task_leased":
+            self.story.complete(run, complete_run())
+        elif cause.kind == "activity" and cause.sequence is not None:
+            self.act_on_activity(run, cause.sequence)
+        elif cause.until is not None:
+            self.story.later(seconds=(cause.until - self.story.clock.now()) / SECOND)
+        elif cause.kind in ("condition", "signal"):
+            self.story.signal(run, cause.name if cause.kind == "signal" and cause.name else "go")
+        else:
+            assert cause.kind == "child", f"nobody knows how to act on {cause}"
+
+    def act_on_activity(self, run: Run, sequence: int) -> None:
+        state = self.story.activity(run, sequence).state
+        if state is TaskState.READY:
+            self.story.lease_activity(run, sequence)
+        if state is TaskState.DELAYED:
+            available_at = self.story.activity(run, sequence).available_at
+            self.story.later(seconds=(available_at - self.story.clock.now()) / SECOND)
+        else:
+            self.story.complete_activity(run, sequence)
+
+
+def ready_places(run: Run) -> list[int]:
+    """The tasks of a run that a poller may take."""
+    places = [
+        sequence
+        for sequence, operation in run.operations.items()
+        if isinstance(operation, Activity)
+        and operation.state is TaskState.READY
+        and operation.outcome is None
+    ]
+    if run.task is not None and run.task.state is TaskState.READY:
+        places.append(WORKFLOW_TASK)
+    return places
+
+
+def is_leased(run: Run) -> bool:
+    return run.task is not None and run.task.state is TaskState.LEASED
+
+
+def asked_again(wait: ConditionWait) -> OpenConditionWait:
+    return OpenConditionWait(
+        key=wait.key, fingerprint=wait.fingerprint, timeout_seconds=wait.timeout_seconds
+    )
+
+
+def overdue(run: Run, now: int) -> bool:
+    """Whether something that only time can end has not been ended in time."""
+    return any(
+        operation.outcome is None and operation.fire_at is not None and operation.fire_at <= now
+        for operation in run.operations.values()
+        if isinstance(operation, Timer | ConditionWait | SignalWait)
+    )
+
+
+_EXAMPLES = os.environ.get("PERDURE_PROPERTY_EXAMPLES")
+
+TestRunMachine = RunMachine.TestCase
+TestRunMachine.settings = settings(
+    max_examples=int(_EXAMPLES or 80),
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=_EXAMPLES is None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
