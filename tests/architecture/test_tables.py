@@ -24,7 +24,6 @@ from tests.architecture.source import MODULES, REPOSITORY
 NOT_ON_THE_WIRE = {
     "storage_locked": "the server does not start",
     "storage_newer": "the server does not start",
-    "deadline_failed": "the deadline loop tries again",
 }
 """Reasons of `Unavailable` that no client ever sees, and why."""
 
@@ -86,7 +85,7 @@ def test_every_row_of_the_table_of_reasons_is_filled() -> None:
 
 
 def test_the_web_layer_has_reasons_of_its_own() -> None:
-    own = {reason for reason, _ in said_in_calls("web/", "_refuse_stream")}
+    own = {reason for reason, _ in said_in_calls("web/server.py", "HttpError", "_refuse_stream")}
     assert own == {"malformed_http", "headers_too_large", "upgrade_not_supported"}
 
 

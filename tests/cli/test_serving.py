@@ -190,16 +190,13 @@ def test_a_port_in_the_environment_that_makes_no_sense_is_refused(
     assert "PERDURE_PORT" in refusal("dev", "--store", store, PERDURE_PORT="65536")
 
 
-def test_a_port_that_is_taken_is_refused_with_one_sentence(
-    refusal: Callable[..., str], store: str
-) -> None:
+def test_a_port_that_is_taken_is_refused_with_one_sentence(store: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        sentence = refusal("dev", "--port", port, "--store", store)
+        sentence = refused(run("dev", "--port", port, "--store", store))
     assert "cannot listen" in sentence
 
 
-@pytest.mark.xfail(reason="store/sqlite and cli: apsw errors end in a traceback", strict=True)
 @pytest.mark.parametrize("kind", ["a directory", "no database"])
 def test_a_file_that_cannot_be_a_store_is_refused_with_one_sentence(
     refusal: Callable[..., str], kind: str, tmp_path: Path

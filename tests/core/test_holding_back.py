@@ -1,13 +1,13 @@
 """While a worker replays a history nothing may enter it but that worker's own answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from perdure.core.run.completion import WAITING_FOR_HISTORY
 from perdure.core.run.state import Run
 from tests.support.story import (
-    Members,
+    Member,
     Story,
     activity,
     child,
@@ -20,7 +20,7 @@ from tests.support.story import (
     timer,
 )
 
-WORK: Members = {
+WORK: Mapping[str, Member] = {
     "clock": timer(1),
     "activity": activity(retry=retries(2), start_to_close=30),
     "timer": timer(20),

@@ -1,5 +1,7 @@
 """Durable selections: the first member wins, the others run on until they end or are let go."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from perdure.core.run.command import Authored
@@ -7,7 +9,7 @@ from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
 from perdure.core.run.status import RunStatus
 from tests.support.story import (
     Event,
-    Members,
+    Member,
     Story,
     activity,
     cancel_member,
@@ -172,10 +174,10 @@ def test_steps_are_dropped_while_the_winner_is_not_known(story: Story, run: Run)
     assert run.next_sequence == 3
 
 
-# Members that are lists -------------------------------------------------------------------------
+# Members that are lists ---------------------------------------------------------------------------
 
 
-def _with_list() -> Members:
+def _with_list() -> Mapping[str, Member]:
     return {"pair": [activity("a"), activity("b")], "clock": timer(60)}
 
 
@@ -228,7 +230,7 @@ def test_a_selection_is_moved_to_the_numbers_it_was_given(story: Story, run: Run
 # Cancelling a member ----------------------------------------------------------------------------
 
 
-def _decided(story: Story, run: Run, members: Members) -> None:
+def _decided(story: Story, run: Run, members: Mapping[str, Member]) -> None:
     """A selection that its timer has won."""
     story.work(run, *in_selection({"clock": timer(1), **members}))
     story.later(seconds=1)

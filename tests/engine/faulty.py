@@ -1,4 +1,4 @@
-"""The real store, which can be told to fail: the nth load or commit, before or after it happened."""
+"""The real store, told to fail: the nth load or commit, before or after it happened."""
 
 import asyncio
 from collections.abc import Collection, Sequence

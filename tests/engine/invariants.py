@@ -99,8 +99,9 @@ def _check_ready(store: SqliteStore, runs: list[Run]) -> None:
         if run.task is not None and run.task.state is TaskState.READY:
             expected.add((run.run_id, WORKFLOW_TASK))
         for sequence, operation in run.operations.items():
-            is_activity = isinstance(operation, Activity) and operation.outcome is None
-            if is_activity and operation.state is TaskState.READY:
+            if not isinstance(operation, Activity) or operation.outcome is not None:
+                continue
+            if operation.state is TaskState.READY:
                 expected.add((run.run_id, sequence))
     known = {run.run_id for run in runs}
     assert {task for task in offered if task[0] in known} == expected

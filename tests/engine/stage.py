@@ -150,7 +150,9 @@ class Stage:
         return run
 
     async def events(self, run_id: str) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(event) for event in await self.store.read_history(run_id, 0, 9999)]
+        return [
+            msgspec.json.decode(event) for event in await self.store.read_history(run_id, 0, 9999)
+        ]
 
     async def types(self, run_id: str) -> list[str]:
         return [event["event_type"] for event in await self.events(run_id)]
@@ -200,10 +202,14 @@ def play(path: Path, story: Callable[[Stage], Coroutine[Any, Any, None]], **opti
 # Operations ---------------------------------------------------------------------------------------
 
 
-def start(workflow_id: str = "order", *, use_existing: bool = False, **wanted: Any) -> StartWorkflow:
+def start(
+    workflow_id: str = "order", *, use_existing: bool = False, **wanted: Any
+) -> StartWorkflow:
     values = {"workflow_type": "shop", "queue": QUEUE, "arguments": b'{"codec":"avro","blob":""}'}
     request = StartRequest(
-        namespace=NAMESPACE, workflow_id=workflow_id, **{**values, **wanted}  # type: ignore[arg-type]
+        namespace=NAMESPACE,
+        workflow_id=workflow_id,
+        **{**values, **wanted},
     )
     return StartWorkflow(request, use_existing=use_existing)
 
@@ -220,9 +226,7 @@ def task_failure(delivery: WorkflowDelivery, message: str = "boom") -> FailWorkf
 
 
 def renewal(delivery: WorkflowDelivery) -> RenewWorkflowTask:
-    return RenewWorkflowTask(
-        NAMESPACE, delivery.run_id, report_of(delivery), timeout=60 * SECOND
-    )
+    return RenewWorkflowTask(NAMESPACE, delivery.run_id, report_of(delivery), timeout=60 * SECOND)
 
 
 def result(delivery: ActivityDelivery, value: bytes = b'{"codec":"avro","blob":"x"}') -> Operation:

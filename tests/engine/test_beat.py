@@ -46,7 +46,9 @@ def test_what_waits_together_is_committed_once(path: Path) -> None:
         replies = await stage.together(*(start(f"order-{number}") for number in range(5)))
 
         assert len(stage.store.commits) == 1
-        assert {reply.run_id for reply in replies} == {r.run_id for r in stage.store.commits[0].runs}
+        assert {reply.run_id for reply in replies} == {
+            r.run_id for r in stage.store.commits[0].runs
+        }
 
     play(path, story)
 

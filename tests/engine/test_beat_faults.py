@@ -2,12 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from perdure.core.run.command import OpenConditionWait
 from perdure.core.run.state import TaskState
 from perdure.core.run.status import RunStatus
+from perdure.engine.operation import Operation
 from perdure.engine.passing import ClaimTasks
 from perdure.store.interface import Unavailable
 from tests.engine.faulty import disk_full
@@ -393,7 +395,7 @@ async def waiting_run(stage: Stage, workflow_id: str) -> str:
     return run_id
 
 
-async def in_one_beat_with_a_claim(stage: Stage, *operations: object) -> "asyncio.Task[object]":
+async def in_one_beat_with_a_claim(stage: Stage, *operations: Operation) -> "asyncio.Task[Any]":
     """Have a poll claim what waits on disk, and play some operations behind it in the same beat."""
     gate = stage.store.hold_commits()
     before = len(stage.store.commits)
@@ -403,7 +405,7 @@ async def in_one_beat_with_a_claim(stage: Stage, *operations: object) -> "asynci
     await stage.idle()
     names = [operation.name for operation, _ in stage.engine._inbox]
     assert names == [ClaimTasks.name], "the poll looks for what is ready"
-    behind = asyncio.ensure_future(stage.together(*operations))  # type: ignore[arg-type]
+    behind = asyncio.ensure_future(stage.together(*operations))
     await stage.idle()
     gate.set()
     await blocker

@@ -74,7 +74,14 @@ LARGE = RUN_HISTORY_CACHE_BYTES_MAX
 
 @pytest.mark.parametrize(
     "events",
-    [(100,) * 20_000, (10, LARGE), (LARGE, 10), (LARGE + 1,), (10, 10, LARGE + 1), (LARGE // 2,) * 5],
+    [
+        (100,) * 20_000,
+        (10, LARGE),
+        (LARGE, 10),
+        (LARGE + 1,),
+        (10, 10, LARGE + 1),
+        (LARGE // 2,) * 5,
+    ],
     ids=["many", "last-large", "first-large", "one-too-large", "last-too-large", "halves"],
 )
 def test_the_oldest_events_of_a_long_history_are_forgotten(events: tuple[int, ...]) -> None:

@@ -45,7 +45,9 @@ def test_timers_fire_when_they_are_due_and_not_before(path: Path) -> None:
 def test_what_is_due_together_fires_in_the_order_of_its_time(path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.register()
-        runs = {seconds: await asleep(stage, f"order-{seconds}", seconds) for seconds in (30, 10, 20)}
+        runs = {
+            seconds: await asleep(stage, f"order-{seconds}", seconds) for seconds in (30, 10, 20)
+        }
         before = len(stage.store.commits)
 
         await stage.clock.advance(seconds=60)

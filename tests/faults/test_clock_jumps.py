@@ -201,9 +201,7 @@ def everything(wire: Wire) -> list[str]:
         "beating-activity": [schedule_activity("charge", heartbeat_timeout=30)],
         "closing-activity": [schedule_activity("charge", start_to_close_timeout=600)],
         "retried-activity": [
-            schedule_activity(
-                "charge", retry_policy={"max_attempts": 3, "backoff_seconds": [600]}
-            )
+            schedule_activity("charge", retry_policy={"max_attempts": 3, "backoff_seconds": [600]})
         ],
         "unstarted-activity": [
             schedule_activity("ship", queue="nowhere", schedule_to_start_timeout=600)

@@ -528,9 +528,7 @@ def an_attempt(wire: Wire) -> dict[str, Any]:
 def test_a_repeated_result_gets_the_recorded_answer(wire: Wire) -> None:
     attempt = an_attempt(wire)
 
-    answers = [
-        wire.report_attempt(attempt, "complete", result=avro("paid")).ok() for _ in range(3)
-    ]
+    answers = [wire.report_attempt(attempt, "complete", result=avro("paid")).ok() for _ in range(3)]
 
     assert [answer["outcome"] for answer in answers] == ["completed"] * 3
     assert wire.event_types().count("ActivityCompleted") == 1

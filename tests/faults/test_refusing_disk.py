@@ -162,9 +162,7 @@ def test_a_parked_poll_outlives_a_start_that_is_refused(wire: Wire) -> None:
     poll = wire.park("/workflow-tasks/poll", {"worker_id": "w1", "task_queue": "q"})
 
     with a_full_disk(wire):
-        refused = wire.control(
-            "POST", "/workflows", {"workflow_type": "Order", "task_queue": "q"}
-        )
+        refused = wire.control("POST", "/workflows", {"workflow_type": "Order", "task_queue": "q"})
         refused.refused(503, "storage_full")
         assert poll.is_waiting
     wire.start()

@@ -1,15 +1,16 @@
-"""A workflow with everything in it, driven by plain protocol calls that are repeated like the SDK's.
+"""A workflow with everything in it, driven by plain protocol calls, repeated like the SDK's.
 
 Whoever drives it sends the same body under the same identity until it is answered; so whatever
 happens to the servers meanwhile, the history that comes out is always the same.
 """
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
 from typing import Any
-
-import httpx
+from urllib.parse import urlsplit
 
 from perdure.core.payload import Frame, decode, encode
 
@@ -18,6 +19,7 @@ Json = dict[str, Any]
 CONTROL = {"X-Durable-Workflow-Control-Plane-Version": "2"}
 WORKER = {"X-Durable-Workflow-Protocol-Version": "1.20"}
 QUEUE = "q"
+PATIENCE_SECONDS = 30
 
 HISTORY = [
     "StartAccepted",
@@ -36,7 +38,7 @@ HISTORY = [
     "ConditionWaitSatisfied",
     "WorkflowContinuedAsNew",
 ]
-"""What the first run must look like in the end."""
+"""What the first run must look like in the end, whatever happened."""
 
 
 def avro(value: Any) -> Json:
@@ -44,49 +46,76 @@ def avro(value: Any) -> Json:
 
 
 class Voyage:
-    """One run of it. `on_silence` is called when a server goes away, and returns the next one."""
+    """One run of it, by one client and one worker.
 
-    def __init__(self, url: str, on_silence: Callable[["Voyage"], str]) -> None:
+    An eager worker polls before there is work, so that its leases are granted in the beat that
+    makes the work; another one polls afterwards. `on_silence` is called when a server has gone
+    away, and returns the address of the next one.
+    """
+
+    def __init__(self, url: str, on_silence: Callable[["Voyage"], str], *, eager: bool) -> None:
+        self.url = url
         self.promised: Counter[str] = Counter()
         """What was acknowledged: kinds of events, signals by their names, workers by theirs."""
         self.repeated = 0
         self._on_silence = on_silence
+        self._eager = eager
         self._numbers = itertools.count(1)
-        self._client = httpx.Client(base_url=url, timeout=30, trust_env=False)
+
+    def revive(self, url: str) -> None:
+        """Somebody got no answer from this address."""
+        self.repeated += 1
+        if url == self.url:
+            self.url = self._on_silence(self)
 
     def sail(self) -> Json:
         """From the registration of the worker to the description of the closed workflow."""
-        try:
-            return self._sail()
-        finally:
-            self._client.close()
-
-    def _sail(self) -> Json:
         self._register()
+        poll = self._poll("workflow")
         self._start()
         self._signal("early")
-        self._complete(self._task(), self._activity_command(), promise="ActivityScheduled")
-        self._do_activity()
-        self._complete(
-            self._task("ActivityCompleted"),
-            {"type": "start_timer", "delay_seconds": 0},
-            promise="TimerScheduled",
-        )
-        child = {"type": "start_child_workflow", "workflow_type": "child", "arguments": avro([])}
-        self._complete(self._task("TimerFired"), child, promise="ChildRunStarted")
-        finished = {"type": "complete_workflow", "result": avro("from the child")}
-        self._complete(self._task(of="child"), finished, promise="WorkflowCompleted")
-        wait = {"type": "open_condition_wait", "condition_key": "go"}
-        self._complete(self._task("ChildRunCompleted"), wait, promise="ConditionWaitOpened")
+        task = self._task(poll)
+
+        poll = self._poll("activity")
+        command: Json = {"type": "schedule_activity", "activity_type": "row"}
+        self._complete(task, command, promise="ActivityScheduled")
+        attempt = self._leased(poll)
+        self.promised["ActivityStarted"] += 1
+
+        poll = self._poll("workflow")
+        self._complete_activity(attempt)
+        task = self._task(poll, "ActivityCompleted")
+
+        poll = self._poll("workflow")
+        command = {"type": "start_timer", "delay_seconds": 0}
+        self._complete(task, command, promise="TimerScheduled")
+        task = self._task(poll, "TimerFired")
+
+        poll = self._poll("workflow")
+        command = {"type": "start_child_workflow", "workflow_type": "child"}
+        self._complete(task, command, promise="ChildRunStarted")
+        task = self._task(poll, of="child")
+
+        poll = self._poll("workflow")
+        command = {"type": "complete_workflow", "result": avro("from the child")}
+        self._complete(task, command, promise="WorkflowCompleted")
+        task = self._task(poll, "ChildRunCompleted")
+
+        poll = self._poll("workflow")
+        command = {"type": "open_condition_wait", "condition_key": "go"}
+        self._complete(task, command, promise="ConditionWaitOpened")
         self._signal("go")
-        again = {"type": "continue_as_new", "arguments": avro(["again"])}
-        self._complete(self._task("SignalReceived"), again, promise="WorkflowContinuedAsNew")
-        last = self._task()
-        assert decode(last["arguments"]["blob"]) == ["again"]
-        self._complete(
-            last, {"type": "complete_workflow", "result": avro("done")}, promise="WorkflowCompleted"
-        )
-        return self._call("GET", "/api/workflows/voyage", None, CONTROL).json()  # type: ignore[no-any-return]
+        task = self._task(poll, "SignalReceived")
+
+        poll = self._poll("workflow")
+        command = {"type": "continue_as_new", "arguments": avro(["again"])}
+        self._complete(task, command, promise="WorkflowContinuedAsNew")
+        task = self._task(poll)
+        assert decode(task["arguments"]["blob"]) == ["again"]
+
+        command = {"type": "complete_workflow", "result": avro("done")}
+        self._complete(task, command, promise="WorkflowCompleted")
+        return Call(self, "GET", "/api/workflows/voyage", None, CONTROL).ok(200)
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -100,7 +129,7 @@ class Voyage:
             "supported_activity_types": ["row"],
             "process_metrics": {"host": "h", "process_id": 1, "process_started_at": "t"},
         }
-        self._worker("register", body, expect=201)
+        self._worker("register", body).ok(201)
         self.promised["worker w1"] += 1
 
     def _start(self) -> None:
@@ -111,77 +140,101 @@ class Voyage:
             "input": avro(["first"]),
         }
         repeated = self.repeated
-        answer = self._call("POST", "/api/workflows", body, CONTROL)
+        status, answer = Call(self, "POST", "/api/workflows", body, CONTROL).answer()
         # A start has no identity of its own: if it was repeated, the first one may have counted.
-        is_known = answer.status_code == 409 and answer.json()["reason"] == "duplicate_not_allowed"
-        assert answer.status_code == 201 or (is_known and self.repeated > repeated), answer.text
+        is_known = status == 409 and answer["reason"] == "duplicate_not_allowed"
+        assert status == 201 or (is_known and self.repeated > repeated), answer
         self.promised["WorkflowStarted"] += 1
 
     def _signal(self, name: str) -> None:
         body = {"input": avro([name]), "request_id": f"request-{name}"}
-        answer = self._call("POST", f"/api/workflows/voyage/signal/{name}", body, CONTROL)
-        assert answer.status_code == 202, answer.text
+        path = f"/api/workflows/voyage/signal/{name}"
+        Call(self, "POST", path, body, CONTROL).ok(202)
         self.promised[f"signal {name}"] += 1
 
-    def _task(self, last_event: str | None = None, *, of: str = "voyage") -> Json:
-        task = self._poll("workflow")
-        assert task["workflow_type"] == of, task
+    def _poll(self, kind: str) -> "Call":
+        body = {
+            "worker_id": "w1",
+            "task_queue": QUEUE,
+            "timeout_seconds": PATIENCE_SECONDS - 10,
+            "poll_request_id": f"{kind}-poll-{next(self._numbers)}",
+        }
+        poll = self._worker(f"{kind}-tasks/poll", body)
+        if self._eager:
+            poll.send()
+        return poll
+
+    def _leased(self, poll: "Call") -> Json:
+        answer = poll.ok(200)
+        assert answer["poll_status"] == "leased", answer
+        task: Json = answer["task"]
+        assert task["lease_owner"] == "w1"
+        return task
+
+    def _task(self, poll: "Call", last_event: str | None = None, *, of: str = "voyage") -> Json:
+        task = self._leased(poll)
+        assert (task["workflow_type"], task["workflow_task_attempt"]) == (of, 1), task
         types = [event["event_type"] for event in task["history_events"]]
         assert last_event in (None, types[-1]), types
         return task
 
-    def _poll(self, kind: str) -> Json:
-        body = {
-            "worker_id": "w1",
-            "task_queue": QUEUE,
-            "timeout_seconds": 20,
-            "poll_request_id": f"{kind}-poll-{next(self._numbers)}",
-        }
-        answer = self._worker(f"{kind}-tasks/poll", body)
-        assert answer["poll_status"] == "leased", answer
-        task: Json = answer["task"]
-        return task
-
     def _complete(self, task: Json, command: Json, *, promise: str) -> None:
-        body = {
-            "lease_owner": "w1",
-            "workflow_task_attempt": task["workflow_task_attempt"],
-            "commands": [command],
-        }
-        answer = self._worker(f"workflow-tasks/{task['task_id']}/complete", body)
+        body = {"lease_owner": "w1", "workflow_task_attempt": 1, "commands": [command]}
+        answer = self._worker(f"workflow-tasks/{task['task_id']}/complete", body).ok(200)
         assert answer["outcome"] == "completed"
         self.promised[promise] += 1
 
-    def _do_activity(self) -> None:
-        attempt = self._poll("activity")
-        self.promised["ActivityStarted"] += 1
+    def _complete_activity(self, attempt: Json) -> None:
         body = {
             "lease_owner": "w1",
             "activity_attempt_id": attempt["activity_attempt_id"],
             "result": avro("rowed"),
         }
-        answer = self._worker(f"activity-tasks/{attempt['task_id']}/complete", body)
+        answer = self._worker(f"activity-tasks/{attempt['task_id']}/complete", body).ok(200)
         assert answer["outcome"] == "completed"
         self.promised["ActivityCompleted"] += 1
 
-    def _activity_command(self) -> Json:
-        return {"type": "schedule_activity", "activity_type": "row", "arguments": avro([])}
+    def _worker(self, path: str, body: Json) -> "Call":
+        return Call(self, "POST", f"/api/worker/{path}", body, WORKER)
 
-    def _worker(self, path: str, body: Json, *, expect: int = 200) -> Json:
-        answer = self._call("POST", f"/api/worker/{path}", body, WORKER)
-        assert answer.status_code == expect, (path, answer.text)
-        decoded: Json = answer.json()
-        return decoded
 
-    def _call(
-        self, method: str, path: str, body: Json | None, headers: dict[str, str]
-    ) -> httpx.Response:
-        """Send the same again until somebody answers."""
+class Call:
+    """One request, sent again and again until somebody answers it."""
+
+    def __init__(
+        self, voyage: Voyage, method: str, path: str, body: Json | None, headers: dict[str, str]
+    ) -> None:
+        self._voyage = voyage
+        self._request = (method, path, None if body is None else json.dumps(body))
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._url = ""
+        self._connection: HTTPConnection | None = None
+
+    def send(self) -> None:
+        """Send it, without waiting for the answer; silence is noticed when somebody waits."""
+        self._url = self._voyage.url
+        self._connection = HTTPConnection(urlsplit(self._url).netloc, timeout=PATIENCE_SECONDS)
+        try:
+            self._connection.request(*self._request, headers=self._headers)
+        except OSError:
+            self._connection.close()
+
+    def answer(self) -> tuple[int, Json]:
         while True:
+            if self._connection is None:
+                self.send()
+            assert self._connection is not None
             try:
-                return self._client.request(method, path, json=body, headers=headers)
-            except httpx.TransportError:
-                self.repeated += 1
-                url = self._on_silence(self)
-                self._client.close()
-                self._client = httpx.Client(base_url=url, timeout=30, trust_env=False)
+                response = self._connection.getresponse()
+                return response.status, json.loads(response.read())
+            except (OSError, HTTPException):
+                self._voyage.revive(self._url)
+            finally:
+                self._connection.close()
+                self._connection = None
+
+    def ok(self, status: int) -> Json:
+        """The body of a success."""
+        got, body = self.answer()
+        assert got == status, (self._request, got, body)
+        return body

@@ -3,7 +3,7 @@
 A batch is what the SDKs send: some markers, then one step of the code, or its end, or nothing.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
@@ -11,6 +11,7 @@ from perdure.core.run.activity import Reported
 from perdure.core.run.command import Authored, Command
 from perdure.core.run.state import RetryPolicy
 from tests.support.story import (
+    Member,
     activity,
     attributes,
     child,
@@ -30,7 +31,17 @@ from tests.support.story import (
 
 TIMEOUTS = ["schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat"]
 POLICIES = [None, None, retries(1), retries(3), retries(2, 0, 7), retries(None, 5)]
+KEYS: list[str | int] = ["a", "b", 0, 1]
 CLOSE_POLICIES = [None, "abandon", "request_cancel", "terminate"]
+
+MARKERS: list[Command] = [
+    side_effect(),
+    version_marker(),
+    attributes(stage="new"),
+    attributes(stage=None, amount=7),
+    memo(note="a"),
+    memo(note=None, colour="red"),
+]
 
 failures = st.sampled_from(
     [
@@ -68,7 +79,7 @@ def conditions(draw: st.DrawFn, timeouts: list[int | None]) -> Authored:
 
 
 @st.composite
-def members(draw: st.DrawFn) -> Any:
+def members(draw: st.DrawFn) -> Member:
     """A leaf, or a list of leaves."""
     if _one_of(draw, [True, True, False]):
         return draw(leaves())
@@ -83,49 +94,28 @@ def steps(draw: st.DrawFn) -> list[Command]:
         case "list":
             return in_parallel(*draw(st.lists(members(), min_size=1, max_size=3)), base=base)
         case "plain list":
-            return [_plain(draw(leaves())) for _ in range(_one_of(draw, [2, 3]))]
+            return [cast(Command, draw(leaves())) for _ in range(_one_of(draw, [2, 3]))]
         case "select":
-            keys = draw(
-                st.lists(st.sampled_from(["a", "b", 0, 1]), min_size=1, max_size=3, unique=True)
-            )
+            keys = draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True))
             # Only its time-out ends a selected condition.
             gates = conditions(timeouts=[0, 5, 30])
-            options = {key: draw(st.one_of(members(), members(), gates)) for key in keys}
+            options: dict[str | int, Member] = {
+                key: draw(st.one_of(members(), members(), gates)) for key in keys
+            }
             return in_selection(options, base)
         case "wait":
-            return [_plain(draw(conditions(timeouts=[None, 0, 5, 30])))]
+            return [cast(Command, draw(conditions(timeouts=[None, 0, 5, 30])))]
         case "signal":
             name = _one_of(draw, ["approve", "reject"])
             return [signal_wait(name, timeout=_one_of(draw, [None, 5]))]
         case _:
-            return [_plain(draw(leaves()))]
-
-
-def _plain(command: Any) -> Command:
-    found: Command = command
-    return found
-
-
-@st.composite
-def markers(draw: st.DrawFn) -> Command:
-    return draw(
-        st.sampled_from(
-            [
-                side_effect(),
-                version_marker(),
-                attributes(stage="new"),
-                attributes(stage=None, amount=7),
-                memo(note="a"),
-                memo(note=None, colour="red"),
-            ]
-        )
-    )
+            return [cast(Command, draw(leaves()))]
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Command]:
     """A whole answer."""
-    noted = draw(st.lists(markers(), max_size=2))
+    noted = draw(st.lists(st.sampled_from(MARKERS), max_size=2))
     match _one_of(draw, ["step"] * 6 + ["nothing", "end", "continue"]):
         case "step":
             return [*noted, *draw(steps())]

@@ -60,12 +60,7 @@ CLOSINGS = {
     "WorkflowTimedOut": ("failed", "timed_out"),
     "WorkflowContinuedAsNew": ("completed", "continued"),
 }
-OTHERS = {
-    "StartAccepted",
-    "CancelRequested",
-    "TerminateRequested",
-    "ParentClosePolicyApplied",
-}
+OTHERS = {"StartAccepted", "CancelRequested", "TerminateRequested"}
 
 
 @dataclass
@@ -99,6 +94,8 @@ class Fold:
     """Attempt ids and the types of their events."""
     let_go: set[int] = field(default_factory=set)
     """Sequences of cancelled selection members."""
+    closed_children: set[str] = field(default_factory=set)
+    """Runs that the parent-close policy reached."""
     undecided: set[str] = field(default_factory=set)
     """Selections with a member that ended and no winner yet."""
 
@@ -138,6 +135,8 @@ class Fold:
         elif kind == "WorkflowStarted":
             self.memo = payload.get("memo", {})
             self.search_attributes = payload.get("search_attributes", {})
+        elif kind == "ParentClosePolicyApplied":
+            self.closed_children.add(payload["child_run_id"])
         elif kind == "SignalReceived":
             self.received.add(payload["workflow_command_id"])
         elif kind == "SelectionResolved":

@@ -343,6 +343,16 @@ class RunMachine(RuleBasedStateMachine):
             shown = self.story.disk.ready[run_id]
             assert shown == set(ready_places(run)), "pollers see what they may take"
             assert self.story.disk.due_at.get(run_id) == run.due_at
+        self.read_histories()
+        for fold in self.folds.values():
+            for run_id in fold.closed_children:
+                assert self.newest(run_id).is_closed, "the policy reached the child"
+
+    def newest(self, run_id: str) -> Run:
+        run = self.runs[run_id]
+        while run.continued_to_run_id is not None:
+            run = self.runs[run.continued_to_run_id]
+        return run
 
     def crash(self) -> None:
         """The disk has the same runs, and their histories read the same."""
@@ -531,7 +541,7 @@ _EXAMPLES = os.environ.get("PERDURE_PROPERTY_EXAMPLES")
 
 TestRunMachine = RunMachine.TestCase
 TestRunMachine.settings = settings(
-    max_examples=int(_EXAMPLES or 80),
+    max_examples=int(_EXAMPLES or 150),
     stateful_step_count=50,
     deadline=None,
     derandomize=_EXAMPLES is None,

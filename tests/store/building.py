@@ -1,4 +1,4 @@
-"""Runs to be stored: ordinary ones, made by the rules, and strange ones, with every field filled."""
+"""Runs to be stored: ordinary ones, made by the rules, and strange ones, with all fields filled."""
 
 from enum import Enum
 from itertools import count

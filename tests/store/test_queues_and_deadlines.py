@@ -1,4 +1,4 @@
-"""What waits on disk: ready tasks in their order, leases by their owner, deadlines by their time."""
+"""What waits on disk: ready tasks in order, leases by their owner, deadlines by their time."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -124,6 +124,18 @@ def test_everything_that_a_worker_holds_is_found(keep: Keep) -> None:
 
         assert sorted(held) == [LeasedTask(run.run_id, 0), LeasedTask(run.run_id, 2)]
         assert keep.run(store.find_leases("default", "nobody")) == []
+
+
+def test_everybody_who_holds_something_is_known_at_the_start(keep: Keep) -> None:
+    busy = leased(leased(with_activity(a_run("busy")), "w1"), "w2", place=1)
+    foreign = leased(a_run("foreign", namespace="x"), "w1")
+    with keep.opened() as store:
+        keep.commit(store, busy, foreign, with_activity(a_run("idle")))
+
+    with keep.opened() as store:
+        owners = keep.run(store.load_lease_owners())
+
+    assert sorted(owners) == [("default", "w1"), ("default", "w2"), ("x", "w1")]
 
 
 def test_a_lease_that_ended_is_not_found(keep: Keep) -> None:

@@ -45,7 +45,8 @@ def test_every_field_of_a_run_comes_back(keep: Keep) -> None:
 
             assert fields_of(loaded) == expected
             assert loaded.unsaved.due_at == run.due_at
-            assert not (loaded.unsaved.created or loaded.unsaved.events or loaded.unsaved.ready)
+            new = (loaded.unsaved.created, loaded.unsaved.events, loaded.unsaved.ready)
+            assert new == (False, [], {})
 
         check()
 

@@ -1,10 +1,11 @@
 """A disk that refuses: a typed reason, nothing changed, and the next commit works again."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import apsw
 import pytest
@@ -186,7 +187,7 @@ def test_a_reader_that_the_disk_refuses_gets_a_typed_reason(reading: str, one: O
     keep, store = one.keep, one.store
     run = a_run()
     keep.commit(store, run)
-    reads = {
+    reads: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
         "read_history": lambda: store.read_history(run.run_id, 0, 10),
         "read_list": lambda: store.read_list(RunFilter(namespace="default"), None, 10),
         "read_run": lambda: store.read_run(run.run_id),

@@ -184,9 +184,10 @@ def index_page(left: Path) -> int:
 
 def leaf_page(left: Path) -> int:
     """The last page of the largest table."""
-    with closing(apsw.Connection(str(left))) as connection:
-        query = "select max(pageno) from dbstat where name = 'history' and pagetype = 'leaf'"
-        return int(connection.execute(query).fetchall()[0][0])
+    found = asked(
+        left, "select max(pageno) from dbstat where name = 'history' and pagetype = 'leaf'"
+    )
+    return int(found[0][0])
 
 
 def first_page(_: Path) -> int:

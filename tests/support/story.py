@@ -7,7 +7,7 @@ list it as unsaved, so a story can lose its memory at any time and go on from th
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 import pytest
@@ -93,7 +93,9 @@ SDK_0_4 = "durable-workflow-python/0.4.106"
 ARGUMENTS = envelope_json("wwHioz3/VYAiNwA=")
 RESULT = envelope_json("wwHioz3/VYAiNwQC")
 
-Members: TypeAlias = Mapping[str | int, Authored | Sequence[Authored]]
+Key = TypeVar("Key", bound=str | int)
+Member: TypeAlias = Authored | Sequence[Authored]
+"""What stands under one key of a selection: a step, or a list of them."""
 
 
 class Event(msgspec.Struct):
@@ -226,20 +228,19 @@ def continue_as_new(
 # Groups, annotated as the 2.x SDK does ------------------------------------------------------------
 
 
-def in_parallel(*members: Authored | list[Any], base: int = 1) -> list[Command]:
+def in_parallel(*members: Authored | Sequence[Any], base: int = 1) -> list[Command]:
     """A list of the code: one command per leaf. A list among the members is a nested group."""
     return [_with_path(leaf, path) for leaf, path in _annotated(list(members), base)]
 
 
-def in_selection(members: Members, base: int = 1) -> list[Command]:
+def in_selection(members: Mapping[Key, Member], base: int = 1) -> list[Command]:
     """A `select` of the code. A list is a member with several leaves."""
     leaves: list[Command] = []
-    lists = [[m] if isinstance(m, Authored) else list(m) for m in members.values()]
-    size = sum(map(len, lists))
-    for index, (key, group) in enumerate(zip(members, lists, strict=True)):
+    size = sum(1 if isinstance(member, Authored) else len(member) for member in members.values())
+    for index, (key, member) in enumerate(members.items()):
         first = base + len(leaves)
-        is_list = not isinstance(members[key], Authored)
-        inner = _annotated(group, first) if is_list else [(group[0], [])]
+        is_list = not isinstance(member, Authored)
+        inner = [(member, [])] if isinstance(member, Authored) else _annotated(list(member), first)
         for leaf, path in inner:
             outer = {
                 **_entry("select-calls", "mixed", base, size, len(leaves)),
@@ -247,7 +248,7 @@ def in_selection(members: Members, base: int = 1) -> list[Command]:
                 "selection_member_key": key,
                 "selection_member_index": index,
                 "selection_member_base_sequence": first,
-                "selection_member_size": len(group),
+                "selection_member_size": len(inner),
                 "selection_member_kind": "group" if is_list else _KINDS[type(leaf)][0],
             }
             leaves.append(_with_path(leaf, [outer, *path]))
@@ -283,10 +284,10 @@ _KINDS: dict[type, tuple[str, str]] = {
 def _annotated(group: list[Any], base: int) -> list[tuple[Authored, list[Metadata]]]:
     parts: list[tuple[Authored, list[Metadata]]] = []
     for member in group:
-        if isinstance(member, list):
-            parts += _annotated(member, base + len(parts))
-        else:
+        if isinstance(member, Authored):
             parts.append((member, []))
+        else:
+            parts += _annotated(list(member), base + len(parts))
     kinds = {type(leaf) for leaf, _ in parts}
     kind, prefix = _KINDS[kinds.pop()] if len(kinds) == 1 else ("mixed", "parallel-calls")
     return [

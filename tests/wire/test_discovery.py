@@ -108,7 +108,6 @@ def test_the_names_of_a_server_are_its_own(tmp_path: Path) -> None:
     assert info["worker_protocol"]["server_capabilities"]["long_poll_timeout"] == 7
 
 
-@pytest.mark.xfail(reason="server/assemble.py does not tell cluster_info the limit", strict=True)
 def test_the_told_limit_of_bodies_is_the_one_that_is_kept(tmp_path: Path) -> None:
     with a_wire(tmp_path, body_bytes_max=5_000) as wire:
         info = wire.call("GET", "/api/cluster/info").ok()

@@ -354,7 +354,6 @@ def test_nobody_waits_for_news_of_a_closed_run(wire: Wire) -> None:
     assert answer["next_page_token"] is None
 
 
-@pytest.mark.xfail(reason="control.history does not watch for a client that left", strict=True)
 def test_a_reader_who_leaves_gives_up_its_place(wire: Wire) -> None:
     """Places are bounded; readers that come and go must not use them up."""
     started = wire.start()

@@ -531,9 +531,6 @@ def test_outcomes_wait_until_the_leased_task_is_done(wire: Wire, task: Json) -> 
     assert wire.event_types()[len(before) :] == ["ActivityCompleted"]
 
 
-@pytest.mark.xfail(
-    reason="core/run/completion.py closes the open wait, then drops the command", strict=True
-)
 def test_a_wait_that_is_asked_for_again_beside_open_work_stays_open(wire: Wire, task: Json) -> None:
     """The code cannot have advanced, so the command is dropped; the wait must not go with it."""
     wire.complete(task, schedule_activity(), wait_for_condition())

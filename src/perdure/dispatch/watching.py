@@ -1,6 +1,7 @@
 """Readers who wait for news of a run."""
 
 import asyncio
+from collections.abc import Callable
 
 from perdure.core.limits import HISTORY_WATCHERS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
@@ -14,18 +15,29 @@ class Watchers:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._count = 0
 
-    async def wait(self, run_id: str, timeout_seconds: float) -> None:
-        """Return when the run has changed, or when the time is up."""
+    async def wait(
+        self,
+        run_id: str,
+        timeout_seconds: float,
+        watch: Callable[[Callable[[], object]], None],
+    ) -> None:
+        """Return when the run has changed, the time is up, or the reader has left."""
         if self._count >= HISTORY_WATCHERS_MAX:
             raise LongPollCapacityExhausted(f"{self._count} readers wait already")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, set()).add(future)
         self._count += 1
+
+        def leave() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        timer = asyncio.get_running_loop().call_later(timeout_seconds, leave)
+        watch(leave)
         try:
-            await asyncio.wait_for(future, timeout_seconds)
-        except TimeoutError:
-            return
+            await future
         finally:
+            timer.cancel()
             self._count -= 1
             waiting = self._waiting.get(run_id)
             if waiting is not None:

@@ -89,6 +89,7 @@ class Server:
             version=__version__,
             default_namespace=settings.default_namespace,
             capabilities=capabilities,
+            body_bytes_max=settings.body_bytes_max,
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(

@@ -211,8 +211,11 @@ def _close_open_wait(
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
-    if first is None and isinstance(wait, ConditionWait):
-        return
+    if isinstance(wait, ConditionWait):
+        # Beside a step without an outcome the code cannot have advanced, whatever it sends again.
+        blocked = isinstance(first, BLOCKING) and is_blocked(run)
+        if first is None or blocked:
+            return
     again = first if isinstance(first, OpenConditionWait) and first.path is None else None
     close_wait_before(run, moment, task, again)
 

@@ -231,7 +231,7 @@ class ControlPlane:
         if "page_size" in query:
             size = _integer(query, "page_size", 100, limits.HISTORY_PAGE_SIZE_MAX)
         if _flag(query, "wait_new_event") and run.history_count <= after and not run.is_closed:
-            await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND)
+            await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND, request.watch)
         events = await self._engine.store.read_history(run.run_id, after, size + 1)
         page = events[:size]
         token = tokens.history_token(after + size) if len(events) > size else None

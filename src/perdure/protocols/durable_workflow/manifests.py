@@ -217,7 +217,12 @@ def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, An
 
 
 def cluster_info(
-    *, server_id: str, version: str, default_namespace: str, capabilities: dict[str, Any]
+    *,
+    server_id: str,
+    version: str,
+    default_namespace: str,
+    capabilities: dict[str, Any],
+    body_bytes_max: int,
 ) -> dict[str, Any]:
     """The discovery document, as the published SDKs validate it."""
     return {
@@ -249,7 +254,7 @@ def cluster_info(
             },
         },
         "limits": {
-            "max_payload_bytes": limits.BODY_BYTES_MAX,
+            "max_payload_bytes": body_bytes_max,
             "max_memo_bytes": limits.MEMO_BYTES_MAX,
             "max_search_attributes": limits.SEARCH_ATTRIBUTES_MAX,
             "max_search_attribute_key_length": limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX,

@@ -57,6 +57,11 @@ def verify_after_crash(connection: apsw.Connection) -> None:
     connection.execute("delete from meta where key = 'clean_stop'")
 
 
+def note_clean_stop(connection: apsw.Connection) -> None:
+    """Say goodbye, so that the next start need not look for damage."""
+    connection.execute("insert or replace into meta values ('clean_stop', 'yes')")
+
+
 def _check(connection: apsw.Connection) -> None:
     give_up_at = monotonic_seconds() + CHECK_SECONDS_MAX
     connection.set_progress_handler(lambda: monotonic_seconds() > give_up_at, 100_000)

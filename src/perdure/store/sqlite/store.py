@@ -35,7 +35,12 @@ from perdure.store.interface import (
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.committer import Committer
 from perdure.store.sqlite.guard import FileGuard
-from perdure.store.sqlite.schema import migrate, prepare_writer, verify_after_crash
+from perdure.store.sqlite.schema import (
+    migrate,
+    note_clean_stop,
+    prepare_writer,
+    verify_after_crash,
+)
 
 PACKAGE = "perdure.store.sqlite"
 _END_OF_TIME = 2**62
@@ -79,7 +84,9 @@ class SqliteStore:
         except BaseException as error:
             self._guard.release()
             if isinstance(error, apsw.Error):
-                raise _unavailable(error) from error
+                error = _unavailable(error)
+            if isinstance(error, Unavailable):
+                raise Unavailable(error.reason, f"{self._path}: {error.message}") from error
             raise
 
     def _open(self) -> None:
@@ -100,7 +107,7 @@ class SqliteStore:
         self._bulk_reader.close()
         # A disk that refuses this last word is checked at the next start; it says no more.
         with contextlib.suppress(apsw.Error):
-            self._writer.execute("insert or replace into meta values ('clean_stop', 'yes')")
+            note_clean_stop(self._writer)
         self._writer.close()
         self._guard.release()
 
