@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from perdure.core.run.state import Run
-from perdure.store.interface import Changes, Unavailable
+from perdure.store.interface import Changes, QueueKey, ReadyTask, Unavailable
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -22,6 +22,7 @@ class FaultyStore(SqliteStore):
         """Every attempt to commit, refused or not."""
         self.refused = 0
         self.dues = 0
+        self.looks = 0
         self._loads: list[Exception | None] = []
         self._before: list[Exception | None] = []
         self._after: list[Exception | None] = []
@@ -43,6 +44,11 @@ class FaultyStore(SqliteStore):
     def fail_looks_at_deadlines(self, *errors: Exception | None) -> None:
         self._dues += errors
 
+    def heal(self) -> None:
+        """Forget every failure that is still to come."""
+        for errors in (self._loads, self._before, self._after, self._dues):
+            errors.clear()
+
     def hold_commits(self) -> asyncio.Event:
         """Keep commits from beginning until the event is set."""
         self._gate = asyncio.Event()
@@ -60,6 +66,12 @@ class FaultyStore(SqliteStore):
         _strike(self._before)
         await super().commit(changes)
         _strike(self._after)
+
+    async def load_ready(
+        self, key: QueueKey, names: Collection[str], limit: int
+    ) -> list[ReadyTask]:
+        self.looks += 1
+        return await super().load_ready(key, names, limit)
 
     async def load_due(self, now: int, limit: int) -> list[str]:
         self.dues += 1

@@ -1,14 +1,17 @@
 """What must be true of every store file, whatever happened to the processes that wrote it."""
 
 from collections import Counter
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from perdure.core.run.cause import next_cause
 from perdure.core.run.deadline import next_due
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskState
-from perdure.store.interface import RunFilter
+from perdure.core.run.state import ROW_FIELDS, WORKFLOW_TASK, Activity, Run, TaskState
+from perdure.store import rows
 from perdure.store.sqlite.store import SqliteStore
 
 ENDINGS = {
@@ -35,16 +38,51 @@ CLOSINGS = {
 }
 
 
-async def check_disk(store: SqliteStore, namespace: str = "default") -> list[Run]:
-    """Check every run of a namespace, and what lies beside the runs. Returns them, eldest first."""
-    listed = await store.read_list(RunFilter(namespace=namespace), None, 10_000)
-    runs = _eldest_first(await store.load_runs([run.run_id for run in listed]))
-    for run in runs:
-        await _check_history(store, run)
-        _check_cause(store, run)
-    _check_ready(store, runs)
-    await _check_leases(store, runs, namespace)
+async def check_disk(store: SqliteStore) -> list[Run]:
+    """Check every run, and what lies beside the runs. Returns them, eldest first.
+
+    Looks at what is committed, through a connection of its own: the engine may be at work.
+    """
+    with closing(Disk(store._path)) as disk:
+        runs = _eldest_first(disk.runs())
+        for run in runs:
+            _check_history(disk, run)
+            _check_cause(disk, run)
+        _check_ready(disk, runs)
+        _check_leases(disk, runs)
     return runs
+
+
+class Disk:
+    """One moment of a store file."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._connection.execute("begin")
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def ask(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+        return self._connection.execute(query, values).fetchall()
+
+    def runs(self) -> list[Run]:
+        columns = ", ".join((*ROW_FIELDS, "task_owner", "state"))
+        runs = {row[0]: rows.run_of(row) for row in self.ask(f"select {columns} from run")}
+        for run_id, sequence, data in self.ask("select run_id, sequence, data from operation"):
+            runs[run_id].operations[sequence] = rows.operation_of(data)
+        for run_id, position, data in self.ask("select run_id, position, data from inbox"):
+            runs[run_id].inbox[position] = rows.signal_of(data)
+        return list(runs.values())
+
+    def events(self, run_id: str) -> list[bytes]:
+        query = "select first_sequence, last_sequence, events from history where run_id = ?"
+        events: list[bytes] = []
+        for first, last, chunk in self.ask(f"{query} order by first_sequence", run_id):
+            assert first == len(events) + 1
+            events += rows.events_of(chunk)
+            assert last == len(events)
+        return events
 
 
 def _eldest_first(runs: list[Run]) -> list[Run]:
@@ -57,8 +95,8 @@ def _eldest_first(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (generation(run), run.started_at, run.run_number))
 
 
-async def _check_history(store: SqliteStore, run: Run) -> None:
-    encoded = await store.read_history(run.run_id, 0, 100_000)
+def _check_history(disk: Disk, run: Run) -> None:
+    encoded = disk.events(run.run_id)
     events: list[dict[str, Any]] = [msgspec.json.decode(event) for event in encoded]
     types = [event["event_type"] for event in events]
     assert [event["sequence"] for event in events] == list(range(1, len(events) + 1)), types
@@ -77,10 +115,10 @@ async def _check_history(store: SqliteStore, run: Run) -> None:
     assert closed == ([len(types)] if run.is_closed else []), types
 
 
-def _check_cause(store: SqliteStore, run: Run) -> None:
+def _check_cause(disk: Disk, run: Run) -> None:
     cause, due_at = next_cause(run), next_due(run)
     query = "select due_at from deadline where kind = 'run' and target = ?"
-    armed = [at for (at,) in store._reader.execute(query, (run.run_id,)).fetchall()]
+    armed = [at for (at,) in disk.ask(query, run.run_id)]
     assert armed == ([] if run.due_at is None else [run.due_at])
     if run.is_closed:
         assert (cause, run.operations, run.inbox, armed) == (None, {}, {}, []), run.run_id
@@ -91,9 +129,9 @@ def _check_cause(store: SqliteStore, run: Run) -> None:
         assert run.due_at <= due_at, f"run {run.run_id} would be looked at too late"
 
 
-def _check_ready(store: SqliteStore, runs: list[Run]) -> None:
+def _check_ready(disk: Disk, runs: list[Run]) -> None:
     """The disk offers exactly what is ready."""
-    offered = set(store._reader.execute("select run_id, place from ready").fetchall())
+    offered = set(disk.ask("select run_id, place from ready"))
     expected = set()
     for run in runs:
         if run.task is not None and run.task.state is TaskState.READY:
@@ -103,17 +141,18 @@ def _check_ready(store: SqliteStore, runs: list[Run]) -> None:
                 continue
             if operation.state is TaskState.READY:
                 expected.add((run.run_id, sequence))
-    known = {run.run_id for run in runs}
-    assert {task for task in offered if task[0] in known} == expected
+    assert offered == expected
 
 
-async def _check_leases(store: SqliteStore, runs: list[Run], namespace: str) -> None:
-    held: dict[str, set[tuple[str, int]]] = {}
+def _check_leases(disk: Disk, runs: list[Run]) -> None:
+    """Who holds what can be found by its owner."""
+    held = set()
     for run in runs:
         if run.task is not None and run.task.lease is not None:
-            held.setdefault(run.task.lease.owner, set()).add((run.run_id, WORKFLOW_TASK))
+            held.add((run.run_id, WORKFLOW_TASK, run.task.lease.owner))
         for sequence, operation in run.operations.items():
             if isinstance(operation, Activity) and operation.lease is not None:
-                held.setdefault(operation.lease.owner, set()).add((run.run_id, sequence))
-    for owner, tasks in held.items():
-        assert set(await store.find_leases(namespace, owner)) == tasks
+                held.add((run.run_id, sequence, operation.lease.owner))
+    tasks = disk.ask("select run_id, 0, task_owner from run where task_owner is not null")
+    steps = "select run_id, sequence, lease_owner from operation where lease_owner is not null"
+    assert {*tasks, *disk.ask(steps)} == held

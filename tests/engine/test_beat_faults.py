@@ -348,6 +348,25 @@ def test_a_broken_claim_does_not_close_its_queue_for_tasks_that_wait(path: Path)
     play(path, story)
 
 
+def test_a_poll_that_waits_beside_a_broken_run_does_not_keep_the_engine_busy(path: Path) -> None:
+    """Nothing but the broken run is ready: looking at it again and again brings nobody anything."""
+
+    async def story(stage: Stage) -> None:
+        await stage.register()
+        broken = await stage.start("broken")
+        stage.server.cache.clear()
+        stage.store._writer.execute("update run set state = x'c1' where run_id = ?", (broken,))
+        poll = await stage.park()
+
+        await stage.idle()
+        await stage.idle()
+
+        poll.cancel()
+        assert stage.store.looks <= 3
+
+    play(path, story)
+
+
 # A claim and its neighbours -----------------------------------------------------------------------
 
 

@@ -588,6 +588,42 @@ def test_a_client_that_goes_while_its_lease_is_being_written_keeps_nobody_waitin
     assert taken["lease_owner"] == "w2"
 
 
+@pytest.mark.xfail(reason="dispatch: a goodbye leaves the worker's polls parked", strict=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_that_said_goodbye_gets_no_more_work(wire: Wire, kind: str) -> None:
+    """Its parked poll must not take a lease that nobody will work on."""
+    wire.register()
+    wire.register("w2")
+    wire.park(f"/{kind}-tasks/poll", polled(timeout_seconds=60))
+
+    wire.worker("/registrations/w1", method="DELETE").ok()
+    make_work(wire, kind)
+
+    assert wire.poll(kind, "w2")["poll_status"] == "leased"
+
+
+@pytest.mark.xfail(reason="dispatch: a parked poll keeps its old registration", strict=True)
+def test_a_poll_of_an_earlier_registration_gets_nothing_that_the_new_one_cannot_do(
+    wire: Wire,
+) -> None:
+    wire.register()
+    wire.register("w2")
+    wire.park("/workflow-tasks/poll", polled(timeout_seconds=60))
+
+    wire.register(supported_workflow_types=["Other"])
+    wire.start()
+
+    assert wire.poll(worker_id="w2")["poll_status"] == "leased"
+
+
+@pytest.mark.xfail(reason="dispatch: polls are parked while the server drains", strict=True)
+def test_a_poll_that_comes_while_the_server_drains_is_not_kept_waiting(wire: Wire) -> None:
+    wire.register()
+    wire.server.drain()
+    poll = wire.park("/workflow-tasks/poll", polled(timeout_seconds=60))
+    assert not poll.is_waiting
+
+
 def test_draining_answers_every_parked_poll(wire: Wire) -> None:
     wire.register()
     polls = [wire.park(f"/{kind}-tasks/poll", polled(timeout_seconds=60)) for kind in KINDS]
