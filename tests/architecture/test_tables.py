@@ -162,9 +162,6 @@ def test_every_variable_that_is_read_is_listed_and_every_listed_one_is_read() ->
     assert written <= set(ENVIRONMENT)
 
 
-@pytest.mark.xfail(
-    reason="server/settings.py: an empty PERDURE_HOST listens on every address", strict=True
-)
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
     """As `PERDURE_HOST=` in a compose file, which must not open the server to the world."""
     assert {name for name in ENVIRONMENT if load_settings({name: ""}) != Settings()} == set()

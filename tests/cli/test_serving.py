@@ -209,7 +209,6 @@ def test_a_file_that_cannot_be_a_store_is_refused_with_one_sentence(
     assert "x.db" in refusal("dev", "--port", "0", "--store", f"sqlite:///{path}")
 
 
-@pytest.mark.xfail(reason="cli/main.py: every OSError is about listening", strict=True)
 def test_a_folder_that_cannot_be_made_is_not_a_matter_of_listening(
     refusal: Callable[..., str], tmp_path: Path
 ) -> None:

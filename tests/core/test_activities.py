@@ -25,15 +25,8 @@ from perdure.core.run.activity import LEASE_MAX, Reported, backoff
 from perdure.core.run.state import RetryPolicy, Run, TaskState
 from perdure.engine.activity_tasks import AttemptRef
 from tests.support.clock import START
-from tests.support.story import (
-    RESULT,
-    Story,
-    activity,
-    complete_run,
-    lease_of,
-    ref_of,
-    retries,
-)
+from tests.support.commands import RESULT, activity, complete_run, retries
+from tests.support.story import Story, lease_of, ref_of
 
 
 @pytest.fixture

@@ -8,9 +8,7 @@ from perdure.core.rejection import CompletionTooLarge, InvalidCommands
 from perdure.core.run import completion
 from perdure.core.run.command import Command
 from perdure.core.run.state import Run
-from tests.support.story import (
-    SDK_0_4,
-    Story,
+from tests.support.commands import (
     activity,
     attributes,
     child,
@@ -21,6 +19,7 @@ from tests.support.story import (
     side_effect,
     timer,
 )
+from tests.support.story import SDK_0_4, Story
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from perdure.core.limits import SECOND
 from perdure.core.run.cause import next_cause
 from perdure.core.run.state import Run
 from tests.support.clock import START
-from tests.support.story import (
-    Story,
+from tests.support.commands import (
     activity,
     child,
     complete_run,
@@ -21,6 +20,7 @@ from tests.support.story import (
     signal_wait,
     timer,
 )
+from tests.support.story import Story
 
 Scene = Callable[[Story, Run], object]
 

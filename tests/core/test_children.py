@@ -6,10 +6,9 @@ import pytest
 from perdure.core.limits import SECOND
 from perdure.core.run.state import Child, Run, TaskState
 from perdure.core.run.status import RunStatus
-from tests.support.story import (
+from tests.support.commands import (
     ARGUMENTS,
     RESULT,
-    Story,
     activity,
     child,
     complete_run,
@@ -20,6 +19,7 @@ from tests.support.story import (
     retries,
     timer,
 )
+from tests.support.story import Story
 
 
 @pytest.fixture

@@ -9,11 +9,11 @@ from perdure.core.limits import SECOND
 from perdure.core.rejection import RunNotActive
 from perdure.core.run.state import Run, TaskState
 from perdure.core.run.status import RunStatus
+from perdure.engine.passing import FireDue
 from tests.support.clock import START
-from tests.support.story import (
+from tests.support.commands import (
     ARGUMENTS,
     RESULT,
-    Story,
     activity,
     child,
     complete_run,
@@ -25,6 +25,7 @@ from tests.support.story import (
     signal_wait,
     timer,
 )
+from tests.support.story import Story
 
 WORK = in_parallel(activity("a"), timer(500), child(policy="terminate"), activity("b"))
 
@@ -194,6 +195,21 @@ def test_a_closed_run_gets_no_further_events(story: Story, reason: str) -> None:
         story.work(started, complete_run())
 
     assert run.events == before
+
+
+def test_firing_a_closed_run_does_nothing(story: Story, run: Run) -> None:
+    """A deadline that was read before the run closed may still come."""
+    story.work(run, complete_run())
+
+    with story.unchanged():
+        story.decide(FireDue(run.run_id))
+
+
+def test_firing_early_does_nothing(story: Story, run: Run) -> None:
+    story.work(run, timer(60), activity(schedule_to_start=30))
+
+    with story.unchanged():
+        story.decide(FireDue(run.run_id))
 
 
 # The next run of a chain --------------------------------------------------------------------------

@@ -10,10 +10,9 @@ from perdure.core.rejection import InvalidCommands
 from perdure.core.run.command import Command, RecordVersionMarker
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
-from tests.support.story import (
+from tests.support.commands import (
     ARGUMENTS,
     RESULT,
-    Story,
     activity,
     attributes,
     child,
@@ -28,6 +27,7 @@ from tests.support.story import (
     timer,
     version_marker,
 )
+from tests.support.story import Story
 
 JSON_ARGUMENTS = msgspec.json.decode(ARGUMENTS)
 JSON_RESULT = msgspec.json.decode(RESULT)

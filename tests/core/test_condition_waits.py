@@ -5,8 +5,7 @@ import pytest
 from perdure.core.run.command import Command, OpenConditionWait
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
-from tests.support.story import (
-    Story,
+from tests.support.commands import (
     activity,
     complete_run,
     condition,
@@ -16,6 +15,7 @@ from tests.support.story import (
     side_effect,
     timer,
 )
+from tests.support.story import Story
 
 
 @pytest.fixture

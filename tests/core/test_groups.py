@@ -9,8 +9,7 @@ import pytest
 from perdure.core.rejection import InvalidCommands
 from perdure.core.run.command import Authored, Command
 from perdure.core.run.state import Run, TaskState
-from tests.support.story import (
-    Story,
+from tests.support.commands import (
     activity,
     child,
     complete_run,
@@ -21,6 +20,7 @@ from tests.support.story import (
     side_effect,
     timer,
 )
+from tests.support.story import Story
 
 GROUP_FIELDS = (
     "parallel_group_id",

@@ -6,9 +6,8 @@ import pytest
 
 from perdure.core.run.completion import WAITING_FOR_HISTORY
 from perdure.core.run.state import Run
-from tests.support.story import (
+from tests.support.commands import (
     Member,
-    Story,
     activity,
     child,
     complete_run,
@@ -19,6 +18,7 @@ from tests.support.story import (
     side_effect,
     timer,
 )
+from tests.support.story import Story
 
 WORK: Mapping[str, Member] = {
     "clock": timer(1),

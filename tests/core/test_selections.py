@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 
 import pytest
+from msgspec import structs
 
 from perdure.core.run.command import Authored
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
 from perdure.core.run.status import RunStatus
-from tests.support.story import (
-    Event,
+from tests.support.commands import (
     Member,
-    Story,
     activity,
     cancel_member,
     child,
@@ -20,11 +19,11 @@ from tests.support.story import (
     fail_run,
     in_parallel,
     in_selection,
-    ref_of,
     retries,
     side_effect,
     timer,
 )
+from tests.support.story import Event, Story, ref_of
 
 
 @pytest.fixture
@@ -290,6 +289,17 @@ def test_cancelling_a_member_that_ended_does_nothing(story: Story, run: Run) -> 
     story.work(run, command)
 
     assert "SelectionOperationCancelled" not in story.types(run)
+    assert run.task is None
+
+
+def test_cancelling_a_member_of_no_known_selection_does_nothing(story: Story, run: Run) -> None:
+    _decided(story, run, {"slow": activity()})
+    command = cancel_member(run, "slow")
+    story.complete(run, command)
+
+    story.work(run, structs.replace(command, group_id="select-calls:99:2"), timer(5))
+
+    assert story.types(run).count("SelectionOperationCancelled") == 1
     assert run.task is None
 
 

@@ -11,9 +11,8 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.command import Command
 from perdure.core.run.state import Run
-from tests.support.story import (
+from tests.support.commands import (
     ARGUMENTS,
-    Story,
     activity,
     child,
     complete_run,
@@ -25,6 +24,7 @@ from tests.support.story import (
     signal_wait,
     timer,
 )
+from tests.support.story import Story
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from perdure.core.rejection import DuplicateNotAllowed
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
-from tests.support.story import ARGUMENTS, SDK_0_4, SDK_2, Story, complete_run
+from tests.support.commands import ARGUMENTS, complete_run
+from tests.support.story import SDK_0_4, SDK_2, Story
 
 
 def test_a_start_records_its_acceptance_and_then_the_start_itself(story: Story) -> None:
@@ -135,6 +136,22 @@ def test_reframed_input_is_what_the_disk_has(story: Story) -> None:
 
     assert story.runs[run_id].arguments == framed
     assert _opened(framed) == ["a"]
+
+
+def test_a_run_that_is_taken_in_the_beat_of_its_start_is_written_in_its_frame(
+    story: Story,
+) -> None:
+    story.hold()
+    run = story.start(plain=b'["a"]')
+    story.lease(run, sdk_version=SDK_0_4)
+    story.commit()
+
+    story.crash()
+
+    loaded = story.runs[run.run_id]
+    assert loaded.frame == Frame.WRAPPER.value
+    assert _opened(loaded.arguments) == ["a"]
+    assert story.disk.ready[run.run_id] == set()
 
 
 def test_input_is_framed_once_and_for_all(story: Story) -> None:

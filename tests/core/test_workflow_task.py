@@ -19,16 +19,8 @@ from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState, parse_task_id, workflow_task_id
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
-from tests.support.story import (
-    Story,
-    activity,
-    complete_run,
-    condition,
-    lease_of,
-    report_of,
-    side_effect,
-    timer,
-)
+from tests.support.commands import activity, complete_run, condition, side_effect, timer
+from tests.support.story import Story, lease_of, report_of
 
 # Granting ---------------------------------------------------------------------------------------
 
@@ -196,6 +188,23 @@ def test_a_repeated_failure_does_not_lengthen_the_backoff(story: Story) -> None:
         again = story.fail_task(run, report=report)
     assert again.receipt.outcome == "failed"
     assert again.receipt.created_task_ids == [f"{run.run_id}-w1"]
+
+
+@pytest.mark.parametrize("first", ["complete", "fail"])
+def test_the_first_report_of_a_lease_counts(story: Story, first: str) -> None:
+    run = story.start()
+    story.lease(run)
+    report = report_of(run)
+    if first == "complete":
+        story.complete(run, timer(5), report=report)
+    else:
+        story.fail_task(run, report=report)
+
+    with story.unchanged():
+        completed = story.complete(run, complete_run(), report=report)
+        failed = story.fail_task(run, report=report)
+    assert completed.receipt == failed.receipt
+    assert completed.receipt.outcome == f"{first}{'d' if first == 'complete' else 'ed'}"
 
 
 def test_the_receipt_survives_a_crash(story: Story) -> None:

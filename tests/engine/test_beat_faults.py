@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from perdure.core.rejection import DuplicateNotAllowed
 from perdure.core.run.command import OpenConditionWait
 from perdure.core.run.state import TaskState
 from perdure.core.run.status import RunStatus
@@ -183,6 +184,48 @@ def test_a_single_report_whose_answer_was_lost_is_refused_and_may_be_repeated(pa
         await check_disk(stage.store)
 
     play(path, story)
+
+
+def test_a_run_whose_start_was_committed_and_refused_is_worked_on_all_the_same(path: Path) -> None:
+    """The client asks again and hears that the run exists; so somebody must do it."""
+
+    async def story(stage: Stage) -> None:
+        await stage.register()
+        stage.store.fail_after_commits(disk_full())
+        with pytest.raises(Unavailable):
+            await stage.play(start())
+        with pytest.raises(DuplicateNotAllowed):
+            await stage.play(start())
+
+        delivery = await poll_for_minutes(stage)
+
+        assert delivery is not None, "the task is ready on disk and no poll ever finds it"
+
+    play(path, story, deadlines=True)
+
+
+def test_a_lost_hint_costs_only_time(path: Path) -> None:
+    """Nothing depends on a wake-up: a task that is ready on disk is found some day."""
+
+    async def story(stage: Stage) -> None:
+        await stage.register()
+        await stage.start()
+        stage.server.yard._ready.clear()
+
+        delivery = await poll_for_minutes(stage)
+
+        assert delivery is not None, "the task is ready on disk and no poll ever finds it"
+
+    play(path, story, deadlines=True)
+
+
+async def poll_for_minutes(stage: Stage) -> Any:
+    """What a poll gets while five minutes pass."""
+    poll = asyncio.ensure_future(stage.poll(seconds=2))
+    for _ in range(5):
+        await stage.idle()
+        await stage.clock.advance(seconds=60)
+    return await poll
 
 
 # Pollers ------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""Anything in any order, on a disk that fails now and then: what must hold, holds after each step."""
+"""Anything in any order, on a disk that fails now and then: no promise is broken at any step."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from perdure.core.run.command import ContinueAsNew, OpenConditionWait
 from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
+from perdure.engine.control import SignalRun
 from perdure.engine.operation import Operation
 from tests.engine.ending import must_end
 from tests.engine.faulty import disk_full
@@ -32,6 +34,7 @@ from tests.engine.stage import (
 )
 
 STEPS = 60
+AttemptReport = Callable[[ActivityDelivery], Operation]
 WORKERS = ("w1", "w2")
 
 
@@ -44,8 +47,8 @@ class Storm:
         self.workflows: list[str] = []
         self.tasks: list[WorkflowDelivery] = []
         self.attempts: list[ActivityDelivery] = []
-        self.signals: set[str] = set()
-        """Signals that were acknowledged, by the ids of their commands."""
+        self.signals: dict[str, set[str]] = {}
+        """Signals that were acknowledged to a workflow, by the ids of their commands."""
         self._numbers = 0
 
     async def step(self) -> None:
@@ -58,8 +61,28 @@ class Storm:
         wanted = [self._operation() for _ in range(self.die.randint(1, 4))]
         replies = await self.stage.together(*wanted)
         for operation, reply in zip(wanted, replies, strict=True):
-            if operation.name == "signal" and not isinstance(reply, Exception):
-                self.signals.add(reply.command_id)
+            if isinstance(operation, SignalRun) and not isinstance(reply, Exception):
+                (instance,) = operation.instances()
+                self.signals.setdefault(instance.workflow_id, set()).add(reply.command_id)
+
+    async def check(self) -> None:
+        """The disk is sound, and no open workflow has lost or doubled a signal."""
+        runs = await check_disk(self.stage.store)
+        received = await self.received(runs)
+        assert len(received) == len(set(received)), "a signal was received twice"
+        for workflow_id, acknowledged in self.signals.items():
+            chain = [run for run in runs if run.workflow_id == workflow_id]
+            if not chain[-1].is_closed:
+                waiting = {waiting.command_id for waiting in chain[-1].inbox.values()}
+                assert acknowledged <= waiting | set(received), "a signal was lost"
+
+    async def received(self, runs: list[Run]) -> list[str]:
+        return [
+            event["payload"]["workflow_command_id"]
+            for run in runs
+            for event in await self.stage.events(run.run_id)
+            if event["event_type"] == "SignalReceived"
+        ]
 
     def _operation(self) -> Operation:
         self._numbers += 1
@@ -74,8 +97,8 @@ class Storm:
             case "task":
                 return self._report()
             case "attempt":
-                attempt = self.die.choice(self.attempts)
-                return self.die.choice([result, result, failure, heartbeat])(attempt)
+                reports: list[AttemptReport] = [result, result, failure, heartbeat]
+                return self.die.choice(reports)(self.die.choice(self.attempts))
             case _:
                 self.workflows.append(f"order-{self._numbers}")
                 return start(self.workflows[-1])
@@ -92,15 +115,8 @@ class Storm:
             [a_child(parent_close_policy=self.die.choice(["terminate", "abandon"]))],
             [OpenConditionWait(key="k", timeout_seconds=60)],
         ]
-        return self.die.choice(
-            [
-                lambda: completion(task, *self.die.choice(commands)),
-                lambda: completion(task, *self.die.choice(commands)),
-                lambda: completion(task, *self.die.choice(commands)),
-                lambda: task_failure(task),
-                lambda: renewal(task),
-            ]
-        )()
+        completing = completion(task, *self.die.choice(commands))
+        return self.die.choice([completing] * 3 + [task_failure(task), renewal(task)])
 
     async def poll(self) -> None:
         kind = self.die.choice(["workflow", "workflow", "activity"])
@@ -130,32 +146,32 @@ class Storm:
         """The disk is well again, and a new worker does whatever there is, until all is over."""
         self.stage.store.heal()
         await self.stage.register("last")
-        for _ in range(200):
+        misses = 0
+        for _ in range(300):
             runs = await check_disk(self.stage.store)
             if all(run.is_closed for run in runs):
                 return runs
-            if not await self._serve():
+            served = [await self._serve(kind) for kind in ("workflow", "activity")]
+            misses += "missed" in served
+            assert misses < 4, f"ready tasks are not given to anybody: {self.stage.ready()}"
+            if "done" not in served:
                 await self.stage.clock.advance(seconds=120)
         waiting = [run for run in runs if not run.is_closed]
         raise AssertionError(f"{len(waiting)} runs are stuck: {waiting[0]}")
 
-    async def _serve(self) -> bool:
-        waiting = bool(self.stage.ready())
-        seconds = 3 if waiting else 0
-        for kind in ("workflow", "activity"):
-            if not self.stage.store.rows("select 1 from ready where kind = ?", kind):
-                continue
-            delivery = await self.stage.poll(kind, "last", seconds=seconds)
-            if isinstance(delivery, WorkflowDelivery):
-                await self.stage.play(completion(delivery, DONE))
-            elif isinstance(delivery, ActivityDelivery):
-                await self.stage.play(result(delivery))
-            else:
-                raise AssertionError(f"a ready {kind} task is not given to anybody")
-        return waiting
+    async def _serve(self, kind: str) -> str:
+        """Do one task if there is one. A hint may have been lost: then it comes with time."""
+        if not self.stage.store.rows("select 1 from ready where kind = ?", kind):
+            return "nothing"
+        delivery = await self.stage.poll(kind, "last", seconds=2)
+        if isinstance(delivery, WorkflowDelivery):
+            await self.stage.play(completion(delivery, DONE))
+        elif isinstance(delivery, ActivityDelivery):
+            await self.stage.play(result(delivery))
+        return "missed" if delivery is None else "done"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_no_order_of_events_and_faults_breaks_a_promise(seed: int, tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         for worker_id in WORKERS:
@@ -163,17 +179,10 @@ def test_no_order_of_events_and_faults_breaks_a_promise(seed: int, tmp_path: Pat
         storm = Storm(stage, seed)
         for _ in range(STEPS):
             await storm.step()
-            await check_disk(stage.store)
-        runs = await storm.finish()
-
-        received = [
-            event["payload"]["workflow_command_id"]
-            for run in runs
-            for event in await stage.events(run.run_id)
-            if event["event_type"] == "SignalReceived"
-        ]
-        assert len(received) == len(set(received)), "a signal was received twice"
-        assert len(runs) >= 5
+            await storm.check()
+        await storm.finish()
+        await storm.check()
+        assert len(storm.workflows) >= 5
 
     with must_end(seconds=60):
         play(tmp_path / "perdure.db", story, deadlines=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import Authored, Command
 from perdure.core.run.state import RetryPolicy
-from tests.support.story import (
+from tests.support.commands import (
     Member,
     activity,
     attributes,
@@ -30,7 +30,7 @@ from tests.support.story import (
 )
 
 TIMEOUTS = ["schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat"]
-POLICIES = [None, None, retries(1), retries(3), retries(2, 0, 7), retries(None, 5)]
+POLICIES = [None, retries(3), retries(2, 0, 7), retries(3, 5), retries(None, 5)]
 KEYS: list[str | int] = ["a", "b", 0, 1]
 CLOSE_POLICIES = [None, "abandon", "request_cancel", "terminate"]
 
@@ -43,8 +43,11 @@ MARKERS: list[Command] = [
     memo(note=None, colour="red"),
 ]
 
-failures = st.sampled_from(
+# Of an attempt: none is a result.
+outcomes = st.sampled_from(
     [
+        None,
+        Reported("x", exception_type="Broken"),
         Reported("x", exception_type="Broken"),
         Reported("x", non_retryable=True),
         Reported("x", cancelled=True),
@@ -116,7 +119,7 @@ def steps(draw: st.DrawFn) -> list[Command]:
 def batches(draw: st.DrawFn) -> list[Command]:
     """A whole answer."""
     noted = draw(st.lists(st.sampled_from(MARKERS), max_size=2))
-    match _one_of(draw, ["step"] * 6 + ["nothing", "end", "continue"]):
+    match _one_of(draw, ["step"] * 5 + ["nothing", "end", "end", "continue"]):
         case "step":
             return [*noted, *draw(steps())]
         case "nothing":

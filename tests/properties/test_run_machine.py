@@ -41,19 +41,10 @@ from perdure.core.run.state import (
 )
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.engine.activity_tasks import AttemptRef
-from tests.properties.answers import batches, failures
+from tests.properties.answers import batches, outcomes
 from tests.properties.fold import Fold
-from tests.support.story import (
-    SDK_0_4,
-    SDK_2,
-    Story,
-    cancel_member,
-    complete_run,
-    event_of,
-    picture,
-    ref_of,
-    report_of,
-)
+from tests.support.commands import cancel_member, complete_run
+from tests.support.story import SDK_0_4, SDK_2, Story, event_of, picture, ref_of, report_of
 
 T = TypeVar("T")
 RUNS_MAX = 12
@@ -142,9 +133,11 @@ class RunMachine(RuleBasedStateMachine):
     @rule(data=st.data(), name=st.sampled_from(["approve", "reject"]))
     def signal(self, data: st.DataObject, name: str) -> None:
         run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
+        busy, before = run.task is not None, list(run.events)
         sent = self.ask(lambda: self.story.signal(run, name))
         if sent is not None:
             self.signals.append((run.run_id, sent.command_id))
+            assert not busy or run.events == before, "a signal waits for its turn"
 
     @precondition(lambda self: len(self.reports) > 4 * self.stopped + 3)
     @rule(data=st.data(), verb=st.sampled_from(["cancel", "terminate"]))
@@ -180,12 +173,18 @@ class RunMachine(RuleBasedStateMachine):
         self.complete(data, run, commands, again=again, cancel=cancel)
 
     @precondition(lambda self: self.workable())
-    @rule(data=st.data(), commands=batches(), again=st.booleans(), cancel=st.booleans())
-    def work_more(
-        self, data: st.DataObject, commands: list[Command], again: bool, cancel: bool
+    @rule(data=st.data(), commands=batches(), again=st.booleans(), failure=outcomes)
+    def work_while_something_happens(
+        self, data: st.DataObject, commands: list[Command], again: bool, failure: Reported | None
     ) -> None:
-        """The same, because most of what happens is work."""
-        self.work(data, commands, again, cancel)
+        """The same, but an activity of the run ends before the worker answers."""
+        run = self.runs[data.draw(st.sampled_from(self.workable()))]
+        if not is_leased(run):
+            self.take(run.run_id, WORKFLOW_TASK, "w1")
+        for run_id, sequence in self.doable():
+            if run_id == run.run_id:
+                self.end(run, sequence, failure)
+        self.complete(data, run, commands, again=again, cancel=True)
 
     def workable(self) -> list[str]:
         ready = [run_id for run_id, place in self.ready() if place == WORKFLOW_TASK]
@@ -246,6 +245,15 @@ class RunMachine(RuleBasedStateMachine):
                 answer = self.ask(lambda: self.story.renew_task(run, report=report))
         assert answer is None
 
+    @precondition(lambda self: self.idle())
+    @rule(data=st.data())
+    def wake_for_nothing(self, data: st.DataObject) -> None:
+        """A server that wakes too often does no harm; what is sent again is dropped."""
+        self.story.wake(self.runs[data.draw(st.sampled_from(self.idle()))])
+
+    def idle(self) -> list[str]:
+        return sorted(run_id for run_id in self.open_runs() if self.runs[run_id].task is None)
+
     @precondition(lambda self: self.leased())
     @rule(data=st.data(), kind=st.sampled_from([None, "ImportError", WAITING_FOR_HISTORY]))
     def fail_task(self, data: st.DataObject, kind: str | None) -> None:
@@ -261,13 +269,15 @@ class RunMachine(RuleBasedStateMachine):
     # Workers on activities -----------------------------------------------------------------------
 
     @precondition(lambda self: self.doable())
-    @rule(data=st.data(), failure=st.one_of(st.none(), failures))
+    @rule(data=st.data(), failure=outcomes)
     def end_an_attempt(self, data: st.DataObject, failure: Reported | None) -> None:
         """A worker reports on an activity; it takes the task first if it does not have it yet."""
         run_id, sequence = data.draw(st.sampled_from(self.doable()))
-        run = self.runs[run_id]
+        self.end(self.runs[run_id], sequence, failure)
+
+    def end(self, run: Run, sequence: int, failure: Reported | None) -> None:
         if self.story.activity(run, sequence).state is TaskState.READY:
-            self.take(run_id, sequence, "w1")
+            self.take(run.run_id, sequence, "w1")
         ref = ref_of(run, sequence)
         task_id = activity_task_id(run, self.story.activity(run, sequence))
         if failure is None:
@@ -541,7 +551,7 @@ _EXAMPLES = os.environ.get("PERDURE_PROPERTY_EXAMPLES")
 
 TestRunMachine = RunMachine.TestCase
 TestRunMachine.settings = settings(
-    max_examples=int(_EXAMPLES or 150),
+    max_examples=int(_EXAMPLES or 100),
     stateful_step_count=50,
     deadline=None,
     derandomize=_EXAMPLES is None,

@@ -24,7 +24,7 @@ from tests.store.building import (
 from tests.store.keeping import Keep
 
 thorough = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     database=None,

@@ -204,6 +204,7 @@ class Wire:
         self._stop: asyncio.Event
         self._life: asyncio.Task[None]
         self._client: httpx.AsyncClient
+        self._under_way: list[asyncio.Task[Answer]] = []
 
     # Life ----------------------------------------------------------------------------------------
 
@@ -247,8 +248,11 @@ class Wire:
                 async with self._open_client():
                     self._ready.set()
                     await self._stop.wait()
-                accepting.close()
-                server.drain()
+                    accepting.close()
+                    server.drain()
+                    # Calls that a test left waiting are answered; nobody looks at how.
+                    await asyncio.gather(*self._under_way, return_exceptions=True)
+                    self._under_way.clear()
                 await self.connections.drain(PATIENCE_SECONDS)
                 deadlines.cancel()
                 server.engine.stop()
@@ -352,19 +356,24 @@ class Wire:
         sent = {WORKER_VERSION: "1.20", **(headers or {})}
         return self.call(method, f"/api/worker{path}", body, headers=sent)
 
-    def call_later(self, path: str, body: Json) -> Parked:
-        """A call of the worker plane that is under way, and may be for long."""
+    def call_later(
+        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str]
+    ) -> Parked:
+        """A call that is under way, and may be for long."""
 
         async def begin() -> "asyncio.Task[Answer]":
-            sent = {WORKER_VERSION: "1.20"}
-            return asyncio.create_task(self.send("POST", f"/api/worker{path}", body, headers=sent))
+            return asyncio.create_task(self.send(method, path, body, headers=headers))
 
-        return Parked(self.loop, self.run(begin()))
+        task = self.run(begin())
+        self._under_way.append(task)
+        return Parked(self.loop, task)
 
     def park(self, path: str, body: Json) -> Parked:
         """A poll that is left waiting at the server."""
         waiting = self.server.yard.count
-        parked = self.call_later(path, body)
+        parked = self.call_later(
+            "POST", f"/api/worker{path}", body, headers={WORKER_VERSION: "1.20"}
+        )
         self.until(lambda: self.server.yard.count > waiting or not parked.is_waiting)
         return parked
 

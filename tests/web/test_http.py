@@ -128,7 +128,6 @@ def test_a_chunked_body_is_refused_when_it_grows_too_large(floor: Floor, pieces:
     assert floor.done == []
 
 
-@pytest.mark.xfail(reason="web/server.py adds up all pieces again for each", strict=True)
 def test_a_body_in_many_small_pieces_costs_no_more_than_its_size(floor: Floor) -> None:
     """Otherwise a stranger keeps the whole server busy with two megabytes of single bytes."""
 
@@ -278,7 +277,6 @@ def test_an_upgrade_is_refused_and_not_acted_on(floor: Floor) -> None:
     assert floor.done == []
 
 
-@pytest.mark.xfail(reason="web/server.py refuses every upgrade", strict=True)
 def test_an_offer_of_http_2_is_passed_over(floor: Floor) -> None:
     """Java's own client makes it with its first request and expects HTTP/1.1 to go on."""
     stream = floor.connect()
@@ -289,7 +287,6 @@ def test_an_offer_of_http_2_is_passed_over(floor: Floor) -> None:
     assert stream.read_answer().ok()["body"] == "[1]"
 
 
-@pytest.mark.xfail(reason="web/routing.py takes the target for a path", strict=True)
 def test_a_target_may_name_scheme_and_host(floor: Floor) -> None:
     """As proxies write it; RFC 9112 asks every server to accept it."""
     stream = floor.connect()
@@ -297,7 +294,6 @@ def test_a_target_may_name_scheme_and_host(floor: Floor) -> None:
     assert stream.read_answer().ok()["query"] == {"a": "1"}
 
 
-@pytest.mark.xfail(reason="web/server.py says 100 Continue out of turn", strict=True)
 def test_a_body_is_asked_for_only_when_its_request_is_next(floor: Floor) -> None:
     """Answers come in the order of requests, interim ones too."""
     stream = floor.connect()

@@ -480,7 +480,7 @@ def test_a_poll_repeated_while_the_first_is_parked_gets_the_same_lease(
     wire.register()
     path, body = f"/{kind}-tasks/poll", polled(timeout_seconds=60, poll_request_id="p1")
     first = wire.park(path, body)
-    again = wire.call_later(path, body)
+    again = wire.call_later("POST", f"/api/worker{path}", body, headers={WORKER_VERSION: "1.20"})
 
     make_work(wire, kind)
 
@@ -588,7 +588,6 @@ def test_a_client_that_goes_while_its_lease_is_being_written_keeps_nobody_waitin
     assert taken["lease_owner"] == "w2"
 
 
-@pytest.mark.xfail(reason="dispatch: a goodbye leaves the worker's polls parked", strict=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_worker_that_said_goodbye_gets_no_more_work(wire: Wire, kind: str) -> None:
     """Its parked poll must not take a lease that nobody will work on."""
@@ -602,7 +601,6 @@ def test_a_worker_that_said_goodbye_gets_no_more_work(wire: Wire, kind: str) -> 
     assert wire.poll(kind, "w2")["poll_status"] == "leased"
 
 
-@pytest.mark.xfail(reason="dispatch: a parked poll keeps its old registration", strict=True)
 def test_a_poll_of_an_earlier_registration_gets_nothing_that_the_new_one_cannot_do(
     wire: Wire,
 ) -> None:
@@ -616,7 +614,6 @@ def test_a_poll_of_an_earlier_registration_gets_nothing_that_the_new_one_cannot_
     assert wire.poll(worker_id="w2")["poll_status"] == "leased"
 
 
-@pytest.mark.xfail(reason="dispatch: polls are parked while the server drains", strict=True)
 def test_a_poll_that_comes_while_the_server_drains_is_not_kept_waiting(wire: Wire) -> None:
     wire.register()
     wire.server.drain()

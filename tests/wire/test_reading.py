@@ -1,13 +1,11 @@
 """Describing, listing and following runs."""
 
-import asyncio
 import base64
 
 import pytest
 
 from tests.support.http import (
     CONTROL_VERSION,
-    Answer,
     Json,
     Parked,
     Wire,
@@ -311,12 +309,7 @@ def test_a_page_of_history_has_bounds(shared_wire: Wire, page_size: str) -> None
 def follow(wire: Wire, path: str) -> Parked:
     """A reader that waits for news at the server."""
     watchers = wire.server.watchers
-
-    async def begin() -> "asyncio.Task[Answer]":
-        headers = {CONTROL_VERSION: "2"}
-        return asyncio.create_task(wire.send("GET", f"/api{path}", headers=headers))
-
-    reader = Parked(wire.loop, wire.run(begin()))
+    reader = wire.call_later("GET", f"/api{path}", headers={CONTROL_VERSION: "2"})
     wire.until(lambda: watchers._count > 0 or not reader.is_waiting)
     return reader
 

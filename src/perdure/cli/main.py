@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"perdure: {error}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"perdure: cannot listen: {error}", file=sys.stderr)
+        print(f"perdure: {error}", file=sys.stderr)
         return 2
     return 0
 

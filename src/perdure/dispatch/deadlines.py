@@ -16,9 +16,6 @@ _IDLE_LOOK = 30 * SECOND
 """How often to look at the disk even if nobody armed anything."""
 
 
-_FORGET_EVERY = 60 * SECOND
-
-
 class DeadlineLoop:
     """Fires due runs in batches, in the order of their deadlines."""
 
@@ -26,7 +23,7 @@ class DeadlineLoop:
         self._clock = clock
         self._armed = asyncio.Event()
         self._next_at: int | None = None
-        self._forget_at = 0
+        self._look_at = 0
         self._stuck: set[str] = set()
 
     def arm(self, due_at: int) -> None:
@@ -60,7 +57,7 @@ class DeadlineLoop:
                 if result is not True:
                     # Gone or broken: logged where it broke, and left alone for a while.
                     self._stuck.add(run_id)
-        self._forget_workers(engine)
+        await self._look_after(engine)
         on_disk = await engine.store.find_next_due()
         if on_disk is not None:
             # Behind a stuck deadline the next one cannot be seen, so look now and then.
@@ -71,12 +68,14 @@ class DeadlineLoop:
         found = await engine.store.load_due(self._clock.now(), limit)
         return [run_id for run_id in found if run_id not in self._stuck]
 
-    def _forget_workers(self, engine: Engine) -> None:
+    async def _look_after(self, engine: Engine) -> None:
+        """Now and then: try again what was stuck, and look for what a lost hint left behind."""
         now = self._clock.now()
-        if now < self._forget_at:
+        if now < self._look_at:
             return
-        self._forget_at = now + _FORGET_EVERY
+        self._look_at = now + _IDLE_LOOK
         self._stuck.clear()
+        await engine.look_again()
         old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
         if old:
             engine.send(ForgetWorkers(old))

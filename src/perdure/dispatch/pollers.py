@@ -62,6 +62,7 @@ class PollerYard:
         self._ready: dict[QueueKey, set[str]] = {}
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
+        self._is_closed = False
 
     def connect(self, claim: Callable[[QueueKey], None]) -> None:
         """Say how to make the engine look for ready tasks of a queue."""
@@ -74,6 +75,9 @@ class PollerYard:
     def park(self, poller: ParkedPoller) -> None:
         if self._count >= PARKED_POLLS_MAX:
             raise LongPollCapacityExhausted(f"{self._count} polls are parked already")
+        if self._is_closed:
+            poller.answer.cancel()
+            return
         self._parked.setdefault(poller.key, OrderedDict())[id(poller)] = poller
         self._count += 1
         if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
@@ -88,10 +92,21 @@ class PollerYard:
                 del self._parked[poller.key]
 
     def release_all(self) -> None:
-        """Answer every parked poll with nothing: the server is about to stop."""
+        """Answer every parked poll with nothing, now and from now on: the server is to stop."""
+        self._is_closed = True
         for parked in list(self._parked.values()):
             for poller in list(parked.values()):
                 if not poller.answer.done():
+                    poller.answer.cancel()
+
+    def registration_ended(self, worker: Worker) -> None:
+        """Polls of an earlier registration get nothing more; their worker asks anew if it lives."""
+        for parked in list(self._parked.values()):
+            for poller in list(parked.values()):
+                known = poller.worker
+                same = (known.namespace, known.worker_id) == (worker.namespace, worker.worker_id)
+                if same and not poller.answer.done():
+                    self.leave(poller)
                     poller.answer.cancel()
 
     # For the engine ------------------------------------------------------------------------------

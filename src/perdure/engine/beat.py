@@ -65,6 +65,10 @@ class Engine:
         """Load what must be known from the start."""
         for worker in await self.store.load_workers():
             self.workers[(worker.namespace, worker.worker_id)] = worker
+        await self.look_again()
+
+    async def look_again(self) -> None:
+        """Offer every ready task anew: a lost hint costs only time."""
         for key, name in await self.store.load_ready_names():
             self._matcher.offered(key, name)
 
@@ -250,6 +254,9 @@ class Engine:
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
+            before = self.workers.get(worker_key)
+            if before is not None and _ended(before, worker):
+                self._matcher.registration_ended(before)
             if worker is None:
                 self.workers.pop(worker_key, None)
             else:
@@ -270,6 +277,13 @@ class Engine:
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
             self._on_change(run)
+
+
+def _ended(before: Worker, after: Worker | None) -> bool:
+    """Whether a registration is over, and not only reported on."""
+    if after is None or after.deregistered_at is not None:
+        return before.deregistered_at is None
+    return after.registration_token != before.registration_token
 
 
 def _log_failure(future: "asyncio.Future[Any]") -> None:

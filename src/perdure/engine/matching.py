@@ -41,6 +41,10 @@ class Matcher(Protocol):
         """Put a reserved poller back: its lease was not committed."""
         ...
 
+    def registration_ended(self, worker: Worker) -> None:
+        """Let go of the polls of a worker that registered anew or said goodbye."""
+        ...
+
     def offered(self, key: QueueKey, name: str) -> None:
         """A ready task is on disk and nobody took it yet."""
         ...

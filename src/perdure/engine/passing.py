@@ -116,7 +116,7 @@ class ClaimTasks(Operation):
         for run_id, place, name in self._found:
             run = world.runs.get(run_id)
             if run is None:
-                unserved.add(name)
+                # It cannot be read; asking for it again at once would change nothing.
                 continue
             if not is_ready(run, place):
                 # A row that says otherwise would be found again for ever.

@@ -8,7 +8,7 @@ import socket
 import sys
 
 from perdure.server.assemble import Server
-from perdure.server.settings import Settings
+from perdure.server.settings import Settings, SettingsError
 from perdure.web.server import Connections, listen
 
 DRAIN_SECONDS = 10
@@ -50,9 +50,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         listener.listen(4096)
         listener.setblocking(False)
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
+        raise SettingsError(f"cannot listen on {host}:{port}: {error}") from error
     return listener
 
 

@@ -54,13 +54,13 @@ ENVIRONMENT: dict[str, str] = {
 def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     """Settings from the environment; what is given on the command line wins."""
     values: dict[str, object] = {
-        "host": environment.get("PERDURE_HOST"),
+        "host": environment.get("PERDURE_HOST") or None,
         "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
-        "store": environment.get("PERDURE_STORE"),
-        "server_id": environment.get("DW_SERVER_ID"),
-        "default_namespace": environment.get("DW_DEFAULT_NAMESPACE"),
-        "auth_driver": environment.get("DW_AUTH_DRIVER"),
-        "auth_token": environment.get("DW_AUTH_TOKEN"),
+        "store": environment.get("PERDURE_STORE") or None,
+        "server_id": environment.get("DW_SERVER_ID") or None,
+        "default_namespace": environment.get("DW_DEFAULT_NAMESPACE") or None,
+        "auth_driver": environment.get("DW_AUTH_DRIVER") or None,
+        "auth_token": environment.get("DW_AUTH_TOKEN") or None,
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
         "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
         "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),

@@ -61,6 +61,8 @@ class Request:
         self, method: str, target: bytes, headers: dict[bytes, bytes], *, keep_alive: bool = True
     ) -> None:
         self.method = method
+        if target[:1] != b"/":
+            target = _origin_form(target)
         self.path, _, self.query_string = target.partition(b"?")
         self.headers = headers
         self.keep_alive = keep_alive
@@ -96,6 +98,15 @@ class Request:
         self.is_gone = True
         if self._on_gone is not None:
             self._on_gone()
+
+
+def _origin_form(target: bytes) -> bytes:
+    """The path and query of a target in absolute form, as a proxy may send it."""
+    scheme, separator, rest = target.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return target
+    _, slash, path = rest.partition(b"/")
+    return slash + path or b"/"
 
 
 def too_large(bytes_max: int) -> HttpError:

@@ -73,6 +73,7 @@ class HttpProtocol(asyncio.Protocol):
 
     __slots__ = (
         "_body",
+        "_body_bytes",
         "_busy",
         "_connections",
         "_deaf",
@@ -94,6 +95,7 @@ class HttpProtocol(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._target = b""
         self._body: list[bytes] = []
+        self._body_bytes = 0
         self._head_bytes = 0
         self._request: Request | None = None
         # The request that is being answered; later ones wait behind it.
@@ -125,9 +127,11 @@ class HttpProtocol(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # It was refused when its head was complete.
-            self._deaf = True
+        except httptools.HttpParserUpgrade as upgrade:
+            if not self._deaf:
+                head = self._head_without_offer()
+                self._parser = httptools.HttpRequestParser(self)
+                self.data_received(head + data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse_stream(400, "malformed_http", "this is not HTTP/1.1")
 
@@ -152,6 +156,7 @@ class HttpProtocol(asyncio.Protocol):
         self._headers = {}
         self._target = b""
         self._body = []
+        self._body_bytes = 0
         self._head_bytes = 0
         self._request = None
 
@@ -166,9 +171,10 @@ class HttpProtocol(asyncio.Protocol):
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        if self._deaf:
-            return
         parser = self._parser
+        websocket = self._headers.get(b"upgrade", b"").lower() == b"websocket"
+        if self._deaf or (parser.should_upgrade() and not websocket):
+            return
         request = self._request = Request(
             parser.get_method().decode("latin-1"),
             self._target,
@@ -177,12 +183,13 @@ class HttpProtocol(asyncio.Protocol):
         )
         length = self._headers.get(b"content-length")
         most = self._connections.app.body_bytes_max
-        if parser.should_upgrade():
+        if websocket:
             message = "this path cannot be upgraded"
             request.refusal = HttpError(400, "upgrade_not_supported", message)
         elif length is not None and length.isdigit() and int(length) > most:
             request.refusal = too_large(most)
-        elif self._headers.get(b"expect", b"").lower() == b"100-continue":
+        elif self._headers.get(b"expect", b"").lower() == b"100-continue" and self._busy is None:
+            # Behind an unanswered request it would be taken for the answer to that one.
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if request.refusal is not None:
             self._answer_early(request)
@@ -192,11 +199,11 @@ class HttpProtocol(asyncio.Protocol):
         if request is None or request.refusal is not None:
             return
         self._body.append(body)
-        if len(self._body) > 1:
-            most = self._connections.app.body_bytes_max
-            if sum(map(len, self._body)) > most:
-                request.refusal = too_large(most)
-                self._answer_early(request)
+        self._body_bytes += len(body)
+        most = self._connections.app.body_bytes_max
+        if self._body_bytes > most:
+            request.refusal = too_large(most)
+            self._answer_early(request)
 
     def on_message_complete(self) -> None:
         request = self._request
@@ -215,6 +222,20 @@ class HttpProtocol(asyncio.Protocol):
         self._head_bytes += size
         if self._head_bytes > HEAD_BYTES_MAX:
             self._refuse_stream(431, "headers_too_large", f"more than {HEAD_BYTES_MAX} bytes")
+
+    def _head_without_offer(self) -> bytes:
+        """The head of a request that offers another protocol, as if it did not.
+
+        Some clients offer HTTP/2 with every first request and expect to be passed over; the
+        parser would stop behind such a head.
+        """
+        lines = [b"%s %s HTTP/1.1" % (self._parser.get_method(), self._target)]
+        lines += [
+            name + b": " + value
+            for name, value in self._headers.items()
+            if name not in (b"connection", b"upgrade", b"http2-settings")
+        ]
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     # Answering -----------------------------------------------------------------------------------
 

@@ -320,7 +320,7 @@ class WorkerPlane:
                 request.namespace,
                 ref.run_id,
                 _report(ref, body),
-                failure_type=failure.type,
+                failure_type=None if failure.type is None else failure.type[:255],
                 message=failure.message[:2000],
             )
         )

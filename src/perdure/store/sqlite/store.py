@@ -176,7 +176,7 @@ class SqliteStore:
         return [(row[0], row[1]) for row in self._ask("load_lease_owners", ())]
 
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]:
-        found = self._ask("load_ready_names", ())
+        found = self._read("load_ready_names", ())
         return [(QueueKey(*row[:3]), row[3]) for row in found]
 
     def _ask(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
