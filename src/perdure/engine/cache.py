@@ -9,7 +9,7 @@ from collections import OrderedDict
 from perdure.core.limits import RUN_CACHE_BYTES_MAX, RUN_HISTORY_CACHE_BYTES_MAX
 from perdure.core.run.state import Run
 
-_RUN_BYTES = 3_000
+_RUN_BYTES = 6_000
 _OPERATION_BYTES = 1_200
 
 

@@ -1,6 +1,7 @@
 """The three families of routes: control plane, worker plane, discovery."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -185,6 +186,7 @@ class WorkerSurface:
         return Response(response.status, response.body, (*self._HEADERS, *error.headers))
 
 
+@lru_cache(maxsize=64)
 def _is_supported(asked: str | None) -> bool:
     major, dot, minor = (asked or "").partition(".")
     if major != "1" or not dot or not minor.isascii() or not minor.isdigit() or len(minor) > 4:
