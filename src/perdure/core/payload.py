@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias, TypeGuard
 
 import fastavro
+
+from perdure.core.limits import PAYLOAD_NESTING_MAX
 from fastavro.types import Schema
 
 # Containers inside containers. Each level costs the reader two Python frames, so this stays far
 # below the interpreter's own limit while no sane payload comes near it.
-NESTING_MAX: Final = 128
+NESTING_MAX: Final = PAYLOAD_NESTING_MAX
 
 FINGERPRINT: Final = bytes.fromhex("e2a33dff55802237")
 
