@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, NoReturn, TypeAlias, TypeGuard
 
 import fastavro
+from fastavro.types import Schema
 
 from perdure.core.limits import PAYLOAD_NESTING_MAX
-from fastavro.types import Schema
 
 # Containers inside containers. Each level costs the reader two Python frames, so this stays far
 # below the interpreter's own limit while no sane payload comes near it.
