@@ -1,7 +1,8 @@
 """What one beat knows and changes: loaded runs, new facts, and what follows from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
 from perdure.core.rejection import (
@@ -73,6 +74,14 @@ class World:
         if key in self.changes.workers:
             return self.changes.workers[key]
         return self._workers.get(key)
+
+    def live_workers(self, place: Place) -> list[Worker]:
+        """Those who could work on a run there."""
+        known: Iterable[Worker] = self._workers.values()
+        if self.changes.workers:
+            merged = {**self._workers, **self.changes.workers}
+            known = [worker for worker in merged.values() if worker is not None]
+        return live_workers(known, place, self.moment.now)
 
     def require_room_for_worker(self) -> None:
         """Registrations are kept in memory, so there is an end to them."""

@@ -3,9 +3,11 @@
 from perdure import __version__
 from perdure.clock import Clock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.core.run.state import Run
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
@@ -22,6 +24,7 @@ from perdure.protocols.durable_workflow.surfaces import (
     WorkerSurface,
     translate,
 )
+from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.settings import Settings, sqlite_path
 from perdure.store.interface import Store
@@ -42,6 +45,7 @@ class Server:
         self.store: Store = SqliteStore(sqlite_path(settings.store)) if store is None else store
         self.yard = PollerYard()
         self.watchers = Watchers()
+        self.update_waiters = UpdateWaiters()
         self.deadlines = DeadlineLoop(clock)
         self.cache = RunCache()
         granting = Granting(
@@ -55,7 +59,7 @@ class Server:
             matcher=self.yard,
             granting=granting,
             cache=self.cache,
-            on_change=self.watchers.changed,
+            on_change=self._changed,
             on_due=self.deadlines.arm,
         )
         self.polling = Polling(self.engine, self.yard, granting)
@@ -84,6 +88,13 @@ class Server:
             worker_surface,
             poll_timeout=settings.poll_timeout,
         )
+        updates = Updates(
+            self.engine,
+            self.update_waiters,
+            control_surface,
+            worker_surface,
+            wait_timeout=settings.update_wait_timeout,
+        )
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -93,7 +104,7 @@ class Server:
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(
-            Router(routes(control, worker, discovery, worker_surface, discovery_surface)),
+            Router(routes(control, worker, discovery, updates, worker_surface, discovery_surface)),
             authenticator(settings),
             surface_of=surface_of(control_surface, worker_surface, discovery_surface),
             translate=translate,
@@ -112,6 +123,11 @@ class Server:
         """Answer everybody who only waits."""
         self.yard.release_all()
         self.watchers.release_all()
+        self.update_waiters.release_all()
+
+    def _changed(self, run: Run) -> None:
+        self.watchers.changed(run)
+        self.update_waiters.changed(run)
 
 
 def authenticator(settings: Settings) -> Authenticator:

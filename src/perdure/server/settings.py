@@ -27,6 +27,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
+    update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
 
@@ -45,6 +46,8 @@ ENVIRONMENT: dict[str, str] = {
     "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
+    "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS": "seconds that a client waits for the outcome "
+    "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
 }
@@ -64,6 +67,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
         "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
         "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),
+        "update_wait_timeout": _seconds(
+            environment, "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS", 1, 55
+        ),
         "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
         "role_tokens": {
             role: token

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import STATE_FIELDS, Operation, Run, Signal
+from perdure.core.run.state import STATE_FIELDS, Message, Operation, Run
 from perdure.core.run.status import RunStatus
 from perdure.store.interface import Receipt
 
@@ -27,7 +27,7 @@ _State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], ar
 _state_decoder = msgspec.msgpack.Decoder(_State)
 _state_of = attrgetter(*STATE_FIELDS)
 _operation_decoder: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
-_signal_decoder = msgspec.msgpack.Decoder(Signal)
+_message_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _worker_decoder = msgspec.msgpack.Decoder(Worker)
 _receipt_decoder = msgspec.msgpack.Decoder(Receipt)
 _events_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -89,8 +89,9 @@ def operation_of(data: bytes) -> Operation:
     return _operation_decoder.decode(data)
 
 
-def signal_of(data: bytes) -> Signal:
-    return _signal_decoder.decode(data)
+def signal_of(data: bytes) -> Message:
+    """A signal or an update that waits in an inbox."""
+    return _message_decoder.decode(data)
 
 
 def worker_of(data: bytes) -> Worker:

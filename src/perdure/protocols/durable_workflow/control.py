@@ -35,6 +35,7 @@ from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import check_search_attributes
 from perdure.protocols.durable_workflow.payloads import (
+    count_arguments,
     frame_of_envelope,
     is_envelope,
     require_envelope,
@@ -42,7 +43,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_storable,
 )
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
-from perdure.store.interface import Instance, ListCursor, RunFilter
+from perdure.store.interface import Instance, ListCursor, RunFilter, Store
 from perdure.web.message import Request, Response
 
 
@@ -120,7 +121,7 @@ class ControlPlane:
             # The SDKs send both with defaults; the shorter one simply rules.
             run_timeout = execution
         queue = body.task_queue or "default"
-        arguments, plain = _input(body.input, "input")
+        arguments, plain = command_input(body.input, "input")
         frame = Frame.VALUE
         if arguments is not None:
             frame = frame_of_envelope(arguments) or Frame.VALUE
@@ -264,42 +265,28 @@ class ControlPlane:
     # Commanding ----------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
-        name = _operation_name(request.params["name"], "signal_name")
+        name = operation_name(request.params["name"], "signal_name")
         body = bodies.decode(request.body, bodies.SignalBody)
-        arguments, plain = _input(body.input, "input")
-        target = self._target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
+        arguments, plain = command_input(body.input, "input")
+        target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
-            arguments = await self._encode_for_run(target, plain)
-        operation = SignalRun(target, name=name, arguments=arguments)
+            arguments = await encode_for_run(self._engine.store, target, plain)
+        operation = SignalRun(
+            target, name=name, arguments=arguments, count=count_arguments(arguments)
+        )
         return await self._command(request, "signal", operation, 202, {"signal_name": name})
-
-    async def _encode_for_run(self, target: CommandTarget, plain: bytes) -> bytes:
-        """Plain arguments in the frame of the run that will read them."""
-        runs = await self._engine.store.read_instance(target.instance)
-        return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
 
     async def cancel(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
-        target = self._target(request, body.request_id, b"cancel")
+        target = command_target(request, body.request_id, b"cancel")
         operation = CancelRun(target, reason=body.reason)
         return await self._command(request, "cancel", operation, 200, {})
 
     async def terminate(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
-        target = self._target(request, body.request_id, b"terminate")
+        target = command_target(request, body.request_id, b"terminate")
         operation = TerminateRun(target, reason=body.reason)
         return await self._command(request, "terminate", operation, 200, {})
-
-    def _target(
-        self, request: Request, request_id: str | None, *intent: bytes | None
-    ) -> CommandTarget:
-        digest = hashlib.sha256(b"\0".join(part or b"" for part in intent)).hexdigest()
-        return CommandTarget(
-            instance=Instance(request.namespace, request.params["workflow_id"]),
-            run_id=request.params.get("run_id"),
-            request_id=request_id or None,
-            digest=digest[:32],
-        )
 
     async def _command(
         self,
@@ -323,12 +310,34 @@ class ControlPlane:
             "command_status": "accepted",
             "command_source": "control_plane",
             "target_scope": "run" if pinned else "instance",
+            "request_id": operation.request_id,
             "retained": done.retained,
+            "intent_verified": operation.request_id is not None,
         }
         return self.surfaces[name].answer(request, status, answer)
 
 
-def _input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
+def command_target(
+    request: Request, request_id: str | None, name: bytes, *arguments: bytes | None
+) -> CommandTarget:
+    """What a command is meant for, and a digest of what it asks."""
+    intent = b"\0".join(part or b"" for part in (name, *arguments))
+    whole, named = hashlib.sha256(intent).hexdigest(), hashlib.sha256(name).hexdigest()
+    return CommandTarget(
+        instance=Instance(request.namespace, request.params["workflow_id"]),
+        run_id=request.params.get("run_id"),
+        request_id=request_id or None,
+        digest=f"{whole[:32]}-{named[:8]}",
+    )
+
+
+async def encode_for_run(store: Store, target: CommandTarget, plain: bytes) -> bytes:
+    """Plain arguments in the frame of the run that will read them."""
+    runs = await store.read_instance(target.instance)
+    return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
+
+
+def command_input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
     """An envelope, or plain JSON, or neither."""
     if raw is UNSET:
         return None, None
@@ -344,7 +353,8 @@ def _input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
     return None, encoded
 
 
-def _operation_name(name: str, field: str) -> str:
+def operation_name(name: str, field: str) -> str:
+    """A name that may stand in a path and in history."""
     if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
         raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
     if any(ord(character) < 32 or ord(character) == 127 for character in name):

@@ -125,9 +125,9 @@ class ControlSurface:
             "operation": operation,
             "workflow_id": workflow_id,
         }
-        if operation == "signal":
+        if operation in ("signal", "update"):
             block["operation_name"] = request.params.get("name")
-            block["operation_name_field"] = "signal_name"
+            block["operation_name_field"] = f"{operation}_name"
         for name in RESPONSE_CONTRACT_FIELDS:
             if name in body:
                 block[name] = body[name]

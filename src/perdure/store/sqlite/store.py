@@ -19,6 +19,7 @@ from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
 from perdure.core.run.status import RunStatus, bucket
+from perdure.core.run.task import task_name
 from perdure.store import rows
 from perdure.store.interface import (
     Changes,
@@ -336,8 +337,7 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
 def _ready_row(run: Run, place: int) -> tuple[Any, ...]:
     if place == WORKFLOW_TASK:
         assert run.task is not None
-        name = routing_name(run.workflow_type, run.build_id)
-        what = (run.queue, "workflow", name, run.priority, run.task.available_at)
+        what = (run.queue, "workflow", task_name(run), run.priority, run.task.available_at)
     else:
         activity = run.operations[place]
         assert isinstance(activity, Activity)
