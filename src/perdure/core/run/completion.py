@@ -98,8 +98,11 @@ def complete_task(
     if run.status is RunStatus.PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
-    _close_open_wait(run, moment, task, commands)
-    _apply(run, moment, commands, receipt)
+    if task.kind is TaskKind.UPDATE:
+        commands = _finish_update(run, moment, commands)
+    if commands or task.kind is TaskKind.PROGRESS:
+        _close_open_wait(run, moment, task, commands)
+        _apply(run, moment, commands, receipt)
     if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
     settle(run, moment)
@@ -220,6 +223,14 @@ def _require_at_most(most: int, value: int, name: str) -> None:
         )
 
 
+def _finish_update(run: Run, moment: Moment, commands: Sequence[Command]) -> Sequence[Command]:
+    """Record the outcome that the task was for. What else came with it is left to be applied."""
+    (outcome,) = [command for command in commands if isinstance(command, UPDATE_OUTCOMES)]
+    others = [command for command in commands if not isinstance(command, UPDATE_OUTCOMES)]
+    finish_update(run, moment, outcome, wake=not others)
+    return others
+
+
 def _close_open_wait(
     run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]
 ) -> None:
@@ -228,9 +239,7 @@ def _close_open_wait(
     A signal wait needs no such word: it is over when a task has shown its signal to the code.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
-    first = next((c for c in commands if not isinstance(c, UNNUMBERED)), None)
-    if task.kind is TaskKind.UPDATE and first is None:
-        return
+    first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
     if isinstance(wait, ConditionWait):
         # Beside a step without an outcome the code cannot have advanced, whatever it sends again.
         blocked = isinstance(first, BLOCKING) and is_blocked(run)
@@ -301,7 +310,7 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
         case CancelSelectionOperation():
             _cancel_member(run, moment, command)
         case CompleteUpdate() | FailUpdate():
-            finish_update(run, moment, command)
+            raise AssertionError("outcomes of updates are taken before all else")
         case CompleteRun():
             close.complete_run(run, moment, command)
         case FailRun():

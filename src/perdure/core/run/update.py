@@ -68,7 +68,7 @@ def request_update_task(run: Run, moment: Moment, update: Update) -> None:
     request_task(run, moment, resume, TaskKind.UPDATE)
 
 
-def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome) -> None:
+def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome, *, wake: bool) -> None:
     """The handler's answer. Only what it completed is applied again by every later replay."""
     update = run.update
     assert update is not None
@@ -92,7 +92,7 @@ def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome) -> None:
     result = {"result": Raw(outcome.result or b"null"), "payload_codec": run.codec}
     record(run, moment, "UpdateCompleted", {**members, **result})
     _end(run, update, "completed", event=run.history_count)
-    if not is_blocked(run):
+    if wake and not is_blocked(run):
         # The handler may have made true what the code waits for.
         request_task(run, moment)
 

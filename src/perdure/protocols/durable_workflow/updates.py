@@ -217,6 +217,9 @@ class Updates:
                 "failure_category": payload.failure_category,
                 "failure": {"type": payload.exception_type, "message": message},
             }
+            if ticket.wait_for == "accepted":
+                # It was accepted, and that is what was asked.
+                return self.surface.answer(request, 200, {**members, **failed})
             raise r.UpdateFailed(message, **members, **failed)
         result = bytes(payload.result)
         value, _ = shown(result)
