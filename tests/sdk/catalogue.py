@@ -79,6 +79,9 @@ CASES = (
     Case("signals-many", "no signal of a burst is lost"),
     Case("signal-during-timer", "a signal during a timer is read after it"),
     Case("signal-during-work", "signals during activities satisfy later waits", since="2.0.0"),
+    Case("signal-repeated", "a repeated request is one signal", since="2.12.0"),
+    Case("signal-unknown", "an unknown signal and wrong arguments are refused", since="2.0.0"),
+    Case("signal-pinned", "a signal to one run of a chain never reaches another", since="2.12.0"),
     # 10a · updates
     Case("update-completed", "a handler's result reaches its caller, and its change the code"),
     Case("update-accepted", "a caller need not wait for the outcome"),

@@ -215,6 +215,10 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
+    kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)
+    wait_id = f"signal-command:{signal.command_id}" if kept else None
+    if isinstance(wait, SignalWait) and bound:
+        wait_id = wait.wait_id
     record(
         run,
         moment,
@@ -225,7 +229,7 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
             "workflow_instance_id": run.workflow_id,
             "workflow_run_id": run.run_id,
             "signal_name": signal.name,
-            "signal_wait_id": wait.wait_id if bound and isinstance(wait, SignalWait) else None,
+            "signal_wait_id": wait_id,
             "arguments": None if signal.arguments is None else Raw(signal.arguments),
             "payload_codec": "avro",
         },
@@ -233,7 +237,7 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     if isinstance(wait, SignalWait) and bound:
         _bind(run, moment, wait, signal)
         return
-    if run.keeps_signals and not isinstance(wait, ConditionWait):
+    if kept:
         run.unapplied.append(signal)
     if isinstance(wait, ConditionWait) or not run.operations:
         request_task(run, moment, _signal_resume(signal, None))
