@@ -14,12 +14,15 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.command import CompleteUpdate, FailUpdate, OpenConditionWait
 from perdure.core.run.completion import TaskReport
-from perdure.core.run.state import Refusal, TaskKind
+from perdure.core.run.state import WORKFLOW_TASK, Refusal, TaskKind
 from perdure.core.run.status import RunStatus
+from perdure.core.run.task import task_name
 from perdure.dispatch.delivery import ValidationDelivery, WorkflowDelivery
+from perdure.dispatch.pollers import ParkedPoller, PollerYard
 from perdure.dispatch.polling import Poll
-from perdure.engine.passing import FireDue
+from perdure.engine.passing import ClaimTasks, FireDue
 from perdure.engine.updates import ApproveUpdate, RejectUpdate
+from perdure.store.interface import QueueKey, ReadyTask
 from tests.engine.invariants import check_disk
 from tests.engine.stage import (
     NAMESPACE,
@@ -32,6 +35,7 @@ from tests.engine.stage import (
     signal,
     update,
 )
+from tests.support.story import Story, validator
 
 WAIT = OpenConditionWait(key="k")
 VALIDATOR: dict[str, Any] = {
@@ -297,3 +301,30 @@ def test_an_update_survives_a_cold_start_in_every_stage(path: Path) -> None:
 
     for stage_of_life in (ask, approve, answer, look):
         play(path, stage_of_life)
+
+
+def test_a_row_that_was_read_before_its_task_stepped_back_is_given_to_nobody() -> None:
+    """The claim read it, then the timer of the same beat let the code go on first."""
+    story = Story()
+    run = story.start()
+    story.work(run, a_timer(10))
+    story.update(run, "add", workers=[validator()])
+    read = ReadyTask(run.run_id, WORKFLOW_TASK, task_name(run))
+    claim = ClaimTasks(QueueKey(run.namespace, run.queue, "workflow"), _Nobody(), story.granting)
+    claim._found = [read]
+    story.clock.jump(seconds=10)
+
+    story.hold()
+    story.fire()
+    story.decide(claim)
+    story.commit()
+
+    assert run.task is not None
+    assert (run.task.kind, run.task.lease) == (TaskKind.PROGRESS, None)
+
+
+class _Nobody(PollerYard):
+    """Whoever asks for a poller is wrong."""
+
+    def reserve(self, key: QueueKey, name: str) -> ParkedPoller | None:
+        raise AssertionError(f"a poller for {name} was asked for")

@@ -390,6 +390,23 @@ def test_a_caller_who_waits_holds_nothing_of_what_it_sent(
     asking.answer().ok()
 
 
+def test_a_caller_is_woken_and_need_not_look(
+    wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UPDATE_RELOOK", 1_000 * limits.SECOND)
+    completed = wire.update_later("add", wait_for="completed")
+    failed = wire.update_later("add", wait_for="completed")
+    abandoned = wire.update_later("add", wait_for="completed")
+
+    answer_update(wire, "done")
+    assert completed.answer().ok()["result"] == "done"
+    task = wire.take()
+    wire.complete(task, fail_update(task))
+    failed.answer().refused(422, "update_failed")
+    wire.control("POST", "/workflows/order-1/cancel", {}).ok()
+    abandoned.answer().refused(422, "update_failed")
+
+
 def test_a_caller_whose_hint_was_lost_looks_by_itself(
     wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,6 +140,20 @@ def test_what_a_validator_says_is_kept_within_bounds(wire: Wire, waiting: Json) 
     assert "errors" not in body
 
 
+def test_callers_are_woken_by_the_verdict_and_need_not_look(
+    wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "UPDATE_RELOOK", 1_000 * limits.SECOND)
+    refused, accepted, late = ask(wire), ask(wire), ask(wire)
+
+    wire.judge(wire.take_validation(), "reject", failure={"message": "no"}).ok()
+    refused.answer().refused(422, "update_validator_rejected")
+    wire.judge(wire.take_validation(), "approve").ok()
+    accepted.answer().ok(202)
+    wire.advance(seconds=TIMEOUT)
+    late.answer().refused(409, "update_validation_task_not_claimed")
+
+
 def test_updates_that_are_not_validated_need_no_word(wire: Wire, waiting: Json) -> None:
     wire.update("close").ok(202)
 
