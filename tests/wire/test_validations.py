@@ -154,6 +154,26 @@ def test_callers_are_woken_by_the_verdict_and_need_not_look(
     late.answer().refused(409, "update_validation_task_not_claimed")
 
 
+def test_a_validator_gets_a_history_that_memory_no_longer_holds(
+    wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.engine.cache.RUN_HISTORY_CACHE_BYTES_MAX", 10)
+    wire.update("close").ok(202)
+    task = wire.take()
+    wire.complete(task, complete_update(task, "x" * 100))
+    wire.complete(wire.take(), wait_for_condition())
+    asking = ask(wire, wait_for="completed")
+
+    task = wire.take_validation()
+
+    told = [event["event_type"] for event in task["history_events"]]
+    assert told == wire.event_types()
+    wire.judge(task, "approve").ok()
+    task = wire.take()
+    wire.complete(task, complete_update(task, "read from disk"))
+    assert asking.answer().ok()["result"] == "read from disk"
+
+
 def test_updates_that_are_not_validated_need_no_word(wire: Wire, waiting: Json) -> None:
     wire.update("close").ok(202)
 

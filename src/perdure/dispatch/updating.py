@@ -27,13 +27,14 @@ class News:
     def looked(self) -> None:
         self._woken.clear()
 
-    async def wait(self, seconds: float) -> None:
-        """Return when there is news, or after a while."""
-        timer = asyncio.get_running_loop().call_later(seconds, self._woken.set)
+    async def wait(self, seconds: float) -> bool:
+        """Return when there is news, or after a while; whether there was any."""
         try:
-            await self._woken.wait()
-        finally:
-            timer.cancel()
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        return True
 
 
 class UpdateWaiters:

@@ -171,30 +171,33 @@ class LookAtUpdate(Operation):
         run = world.runs.get(self._run_id)
         if run is None or run.namespace != self._namespace:
             return UpdateView(status=UNKNOWN)
-        for ended in run.updates_ended:
-            if ended.update_id == self._update_id:
-                event = None
-                if ended.event is not None and ended.event >= run.events_first:
-                    event = run.events[ended.event - run.events_first]
-                return UpdateView(
-                    status=ended.status,
-                    event=event,
-                    position=ended.event,
-                    refusal=ended.refusal,
-                )
-        update = self._find_open(run)
-        if update is None:
-            return UpdateView(status=UNKNOWN)
-        status = "accepted" if update.validate_by is None else VALIDATING
-        return UpdateView(status=status, accepted_at=update.accepted_at)
+        return look_at_update(run, self._update_id)
 
-    def _find_open(self, run: Run) -> Update | None:
-        if run.update is not None and run.update.update_id == self._update_id:
-            return run.update
-        for message in run.inbox.values():
-            if isinstance(message, Update) and message.update_id == self._update_id:
-                return message
-        return None
+
+def look_at_update(run: Run, update_id: str) -> UpdateView:
+    """Where an update stands, as far as a run knows that may have been read without its inbox."""
+    for ended in run.updates_ended:
+        if ended.update_id == update_id:
+            event = None
+            if ended.event is not None and ended.event >= run.events_first:
+                event = run.events[ended.event - run.events_first]
+            return UpdateView(
+                status=ended.status, event=event, position=ended.event, refusal=ended.refusal
+            )
+    update = _find_open(run, update_id)
+    if update is None:
+        return UpdateView(status=UNKNOWN)
+    status = "accepted" if update.validate_by is None else VALIDATING
+    return UpdateView(status=status, accepted_at=update.accepted_at)
+
+
+def _find_open(run: Run, update_id: str) -> Update | None:
+    if run.update is not None and run.update.update_id == update_id:
+        return run.update
+    for message in run.inbox.values():
+        if isinstance(message, Update) and message.update_id == update_id:
+            return message
+    return None
 
 
 class VerdictOperation(Operation):
