@@ -46,7 +46,7 @@ VOYAGES = (
     Voyage("convoy", [4], [], [1, 2, 3, 4, 2]),
     Voyage("ferry", [["ada", "bob", "cyd"]], ["cyd", "ada", "bob"], ["ada", "bob", "cyd"]),
     Voyage("stages", [3, []], [], [4, 3, 2, 1]),
-    Voyage("tollgate", [4], [], [4, 10], tolls=(1, 2, 3, 4)),
+    Voyage("tollgate", [2], [], [2, 3], tolls=(1, 2)),
 )
 
 
