@@ -10,6 +10,7 @@ from bench.measures import (
     latency,
     long_run,
     parked,
+    queries,
     throughput,
 )
 from bench.report import Figure
@@ -26,4 +27,5 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "f": parked.measure,
     "g": footprint.measure,
     "h": history.measure,
+    "i": queries.measure,
 }

@@ -3,9 +3,12 @@
 from perdure import __version__
 from perdure.clock import Clock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
@@ -14,6 +17,7 @@ from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
+from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -59,6 +63,10 @@ class Server:
             on_due=self.deadlines.arm,
         )
         self.polling = Polling(self.engine, self.yard, granting)
+        self.desk = QueryDesk(clock, ids, query_rules(settings), on_due=self.deadlines.arm)
+        self.yard.on_registration_ended(self.desk.registration_ended)
+        self.deadlines.also(self.desk.pass_time)
+        asking = Asking(self.engine, self.desk)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -73,6 +81,16 @@ class Server:
             ids,
             self.watchers,
             control_surface,
+            poll_timeout=settings.poll_timeout,
+            can_query=asking.can_ask,
+        )
+        queries = QueryPlane(
+            self.engine,
+            asking,
+            self.desk,
+            clock,
+            control_surface.of("query"),
+            worker_surface,
             poll_timeout=settings.poll_timeout,
         )
         worker = WorkerPlane(
@@ -93,7 +111,7 @@ class Server:
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(
-            Router(routes(control, worker, discovery, worker_surface, discovery_surface)),
+            Router(routes(control, worker, queries, discovery, worker_surface, discovery_surface)),
             authenticator(settings),
             surface_of=surface_of(control_surface, worker_surface, discovery_surface),
             translate=translate,
@@ -111,7 +129,19 @@ class Server:
     def drain(self) -> None:
         """Answer everybody who only waits."""
         self.yard.release_all()
+        self.desk.release_all()
         self.watchers.release_all()
+
+
+def query_rules(settings: Settings) -> QueryRules:
+    """How long queries last, and how many may wait."""
+    return QueryRules(
+        timeout=settings.query_wait,
+        lease_timeout=settings.query_lease_timeout or settings.workflow_lease_timeout,
+        remembered=settings.query_remembered,
+        pending_max=settings.queries_pending_max,
+        polls_max=settings.query_polls_max,
+    )
 
 
 def authenticator(settings: Settings) -> Authenticator:
