@@ -10,7 +10,7 @@ from tests.support.postgres import Cluster
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:
     """The server that the tests of this process share. Who stops it starts it again."""
-    with Cluster() as cluster:
+    with Cluster(synchronous_commit="on") as cluster:
         yield cluster
 
 
