@@ -186,6 +186,7 @@ def test_a_chosen_folder_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_server_one_sentence_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.delenv(CHOICE_VARIABLE, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("tests.support.postgres_binaries.PACKAGED", ())
     monkeypatch.setattr("tests.support.postgres_binaries.WHEEL", "no_such_wheel")
