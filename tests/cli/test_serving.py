@@ -183,9 +183,7 @@ def test_a_database_that_is_not_there_is_refused_without_its_password(
     assert "s3cret" not in sentence
 
 
-def test_several_processes_need_a_shared_store(
-    refusal: Callable[..., str], store: str
-) -> None:
+def test_several_processes_need_a_shared_store(refusal: Callable[..., str], store: str) -> None:
     sentence = refusal("dev", "--port", "0", "--store", store, "--processes", "2")
     assert "PostgreSQL" in sentence
 
