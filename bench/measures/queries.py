@@ -1,4 +1,4 @@
-"""(i) how long a query takes through a worker that polls, and how many there can be."""
+"""(k) how long a query takes through a worker that polls, and how many there can be."""
 
 import asyncio
 import secrets
@@ -71,11 +71,11 @@ async def measure(setup: Setup) -> list[Figure]:
     note = f"{repetitions} × {count} samples"
     label = f"history of {EVENTS} events"
     return [
-        Figure("i", "query, 1 in flight, p50", "ms", _percentiles(short, 50), at_most(10), note),
-        Figure("i", "query, 1 in flight, p99", "ms", _percentiles(short, 99), None, note),
-        Figure("i", f"query, {label}, p50", "ms", _percentiles(longer, 50), at_most(10), note),
-        Figure("i", f"queries, {ASKERS} in flight", "/s", tuple(rate for rate, _ in rates)),
-        Figure("i", "server CPU per query", "ms", known(cpu for _, cpu in rates)),
+        Figure("k", "query, 1 in flight, p50", "ms", _percentiles(short, 50), at_most(10), note),
+        Figure("k", "query, 1 in flight, p99", "ms", _percentiles(short, 99), None, note),
+        Figure("k", f"query, {label}, p50", "ms", _percentiles(longer, 50), at_most(10), note),
+        Figure("k", f"queries, {ASKERS} in flight", "/s", tuple(rate for rate, _ in rates)),
+        Figure("k", "server CPU per query", "ms", known(cpu for _, cpu in rates)),
     ]
 
 

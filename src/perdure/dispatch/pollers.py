@@ -88,6 +88,18 @@ class PollerYard:
         if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
             self._look(poller.key)
 
+    def awaiting(self) -> list[ParkedPoller]:
+        """Parked polls that may have been given a lease by another node, and never learned it."""
+        return [
+            poller
+            for parked in self._parked.values()
+            for poller in parked.values()
+            if poller.poll_id is not None
+        ]
+
+    def is_parked(self, poller: ParkedPoller) -> bool:
+        return id(poller) in self._parked.get(poller.key, ())
+
     def leave(self, poller: ParkedPoller) -> None:
         """Take a poller away that waits no longer; one that was reserved is gone already."""
         parked = self._parked.get(poller.key)

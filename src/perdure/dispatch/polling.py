@@ -28,7 +28,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import QueueKey
+from perdure.store.interface import PollLease, QueueKey, SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ class Polling:
 
     async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
         """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
-        worker = self._require_worker(poll)
+        who = (poll.namespace, poll.worker_id)
+        known = self._engine.workers.get(who) or await self._engine.find_worker(who)
+        worker = _require_allowed(poll, known)
         key = None
         if poll.request_id is not None:
             key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
@@ -142,8 +144,42 @@ class Polling:
             self._yard.leave(poller)
 
     async def open(self) -> None:
-        """Find out who holds leases from before."""
-        self._inherited = set(await self._engine.store.load_lease_owners())
+        """Find out who holds leases from before. On a shared store `recover` does that."""
+        if not self._engine.store.is_shared:
+            self._inherited = set(await self._engine.store.load_lease_owners())
+
+    async def recover(self, store: SharedStore) -> int:
+        """Give parked polls the leases that another node granted them and could not hand over.
+
+        As when a node dies between its commit and its answer, and the poll is repeated here.
+        Returns how many were found.
+        """
+        waiting = {
+            (poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)): poller
+            for poller in self._yard.awaiting()
+        }
+        if not waiting:
+            return 0
+        owners = {owner for _, owner, _ in waiting}
+        found = await store.find_poll_leases(owners, {poll_id for _, _, poll_id in waiting})
+        given = 0
+        for lease in found:
+            poller = waiting.get((lease.namespace, lease.owner, lease.poll_id))
+            if poller is not None:
+                given += await self._hand_over(poller, lease)
+        return given
+
+    async def _hand_over(self, poller: ParkedPoller, lease: PollLease) -> bool:
+        def copy(run: Run) -> Delivery | None:
+            kind, page = poller.key.kind, poller.page_size
+            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+
+        delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
+        if delivery is None or not self._yard.is_parked(poller) or poller.answer.done():
+            return False
+        self._yard.leave(poller)
+        poller.answer.set_result(delivery)
+        return True
 
     async def _inherit(self, poll: Poll) -> PollAnswer | None:
         """A lease that an earlier process granted to this very poll and could not hand over."""
@@ -157,15 +193,6 @@ class Polling:
         if not any_left:
             self._inherited.discard((poll.namespace, poll.worker_id))
         return None if found is None else PollAnswer(PollStatus.LEASED, found)
-
-    def _require_worker(self, poll: Poll) -> Worker:
-        worker = self._engine.workers.get((poll.namespace, poll.worker_id))
-        if worker is None or worker.deregistered_at is not None:
-            raise WorkerNotRegistered(
-                f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
-            )
-        require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
-        return worker
 
     def _remember(self, key: PollKey, poller: ParkedPoller) -> None:
         self._polls[key] = poller
@@ -214,6 +241,15 @@ class Polling:
             log.warning("queue %s waits: %s", key.queue, error)
             await asyncio.sleep(1)
         self._yard.claimed(key)
+
+
+def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:
+    if worker is None or worker.deregistered_at is not None:
+        raise WorkerNotRegistered(
+            f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
+        )
+    require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
+    return worker
 
 
 def _attempt(namespace: str, delivery: ActivityDelivery) -> AttemptRef:

@@ -275,11 +275,14 @@ class Unsaved:
         "operations",
         "ready",
         "rewritten",
+        "was_closed",
         "withdrawn",
     )
 
     def __init__(self) -> None:
         self.created = False
+        # Whether the run was closed already when the disk last had it.
+        self.was_closed = False
         # The deadline that the disk has.
         self.due_at: int | None = None
         # What must follow for other runs, in the same beat.
@@ -365,6 +368,12 @@ class Run(Struct):
     @property
     def codec(self) -> str:
         return "avro"
+
+    def mark_saved(self) -> None:
+        """The disk has everything."""
+        self.unsaved = Unsaved()
+        self.unsaved.due_at = self.due_at
+        self.unsaved.was_closed = self.is_closed
 
 
 ROW_FIELDS = (

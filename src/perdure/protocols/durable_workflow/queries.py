@@ -97,7 +97,7 @@ class QueryPlane:
 
     async def poll(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.QueryPollBody)
-        worker = self._require_worker(request, body)
+        worker = await self._require_worker(request, body)
         timeout = self._poll_timeout
         if body.timeout_seconds is not None:
             timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
@@ -139,8 +139,8 @@ class QueryPlane:
             )
         return delivery
 
-    def _require_worker(self, request: Request, body: bodies.QueryPollBody) -> Worker:
-        worker = self._engine.workers.get((request.namespace, body.worker_id))
+    async def _require_worker(self, request: Request, body: bodies.QueryPollBody) -> Worker:
+        worker = await self._engine.find_worker((request.namespace, body.worker_id))
         if worker is None or worker.deregistered_at is not None:
             raise WorkerNotRegistered(
                 f"worker {body.worker_id} is not registered", worker_id=body.worker_id
