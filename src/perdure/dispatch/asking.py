@@ -1,5 +1,7 @@
 """Asking a run: which run is meant, who may answer, and what they told about the query."""
 
+from collections.abc import Awaitable, Callable
+
 import msgspec
 from msgspec import Struct
 
@@ -42,13 +44,18 @@ class Asking:
     def __init__(self, engine: Engine, desk: QueryDesk) -> None:
         self._engine = engine
         self._desk = desk
+        self._refresh_workers: Callable[[], Awaitable[None]] | None = None
+
+    def connect(self, refresh_workers: Callable[[], Awaitable[None]]) -> None:
+        """Say how to hear of workers that registered at other nodes."""
+        self._refresh_workers = refresh_workers
 
     async def ask(self, question: Question, watch: Watch) -> tuple[str, QueryAnswer]:
         """The id of the run that was asked, and its answer."""
         run_id, target = await self._engine.submit(
             ShowTarget(question.instance, question.run_id, _require_queryable)
         )
-        able = require_answerers(self._engine.workers.values(), target, self._desk.is_live)
+        able = await self._require_answerers(target)
         plain = _match(question, able, target.workflow_type)
         asked = AskedQuery(
             namespace=target.namespace,
@@ -62,6 +69,15 @@ class Asking:
             plain=plain,
         )
         return run_id, await self._desk.ask(asked, watch)
+
+    async def _require_answerers(self, target: Target) -> list[Worker]:
+        workers = self._engine.workers
+        if self._refresh_workers is not None:
+            able, _ = find_answerers(workers.values(), target, self._desk.is_live)
+            if able:
+                return able
+            await self._refresh_workers()
+        return require_answerers(workers.values(), target, self._desk.is_live)
 
     def can_ask(self, run: Run) -> bool:
         """Whether a query to this run would find a worker now."""

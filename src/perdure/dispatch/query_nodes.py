@@ -85,8 +85,8 @@ async def fetch_query(
     lease = None
     try:
         lease = await remote.claim(hint.home, wanted)
-    except Unavailable as error:
-        log.warning("node %s gives no query: %s", hint.home, error)
+    except (Unavailable, TimeoutError) as error:
+        log.info("node %s gives no query: %s", hint.home, error)
     if lease is None:
         hints.drop(hint)
     return lease

@@ -32,7 +32,7 @@ from perdure.protocols.durable_workflow.surfaces import (
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
-from perdure.server.stores import make_hint_wire, make_store
+from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
@@ -65,6 +65,7 @@ class Server:
                 clock=clock,
                 store=among,
                 wire=make_hint_wire(settings),
+                parcels=make_parcel_wire(settings, node_id=node_id),
                 yard=self.yard,
                 watchers=self.watchers,
             )
@@ -80,12 +81,22 @@ class Server:
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.polling = Polling(self.engine, self.yard, granting)
-        self.desk = QueryDesk(clock, ids, query_rules(settings), on_due=self.deadlines.arm)
+        post = None if self.neighbours is None else self.neighbours.post
+        self.desk = QueryDesk(
+            clock,
+            ids,
+            query_rules(settings),
+            on_due=self.deadlines.arm,
+            node="" if post is None else node_id,
+            remote=post,
+        )
         self.yard.on_registration_ended(self.desk.registration_ended)
         self.deadlines.also(self.desk.pass_time)
         asking = Asking(self.engine, self.desk)
         if self.neighbours is not None:
             self.neighbours.connect(self.engine, self.polling)
+            self.neighbours.connect_desk(self.desk)
+            asking.connect(self.neighbours.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(

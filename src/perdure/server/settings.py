@@ -54,7 +54,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_PORT": "port to listen on; 0 takes any free one",
     "PERDURE_STORE": "where runs are kept: sqlite:///path or postgresql://user@host/database",
     "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
-    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints between nodes",
+    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
     "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
