@@ -46,6 +46,7 @@ _BEATS_KEPT = 100
 """Of its own beats a node needs to find only the last one again."""
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
+_BEGIN = "begin; set local lock_timeout = '250ms'"
 _NOTHING: Mapping[str, Run] = {}
 
 
@@ -174,6 +175,10 @@ class PostgresStore:
         found = await self._ask("load_ready", *key, list(names), limit)
         return [ReadyTask(row[0], row[1], plain(row[2])) for row in found]
 
+    async def hold(self, run_ids: Collection[str]) -> None:
+        await self._begin()
+        await self._ask("hold_runs", list(run_ids))
+
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
         return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
 
@@ -181,7 +186,7 @@ class PostgresStore:
         if not self._in_transaction:
             await self._lane.connect_patiently()
             try:
-                await self._lane.command("begin")
+                await self._lane.command(_BEGIN)
             except Lost as error:
                 raise Conflict("the connection broke before anything was written") from error
             self._in_transaction = True

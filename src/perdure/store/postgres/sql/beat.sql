@@ -102,6 +102,14 @@ select ready.run_id, ready.place, ready.name
  limit :most::bigint
    for update skip locked
 
+-- name: hold_runs
+-- Stand in line for some runs, in the one order in which everybody does.
+select run_id
+  from perdure.open_run
+ where run_id = any(:run_ids::text[])
+ order by run_id
+   for update
+
 -- name: find_leases
 -- What a worker holds.
 select open_run.run_id, 0::bigint
