@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from functools import partial
 from typing import Protocol
 
 
@@ -18,11 +19,12 @@ class Clock(Protocol):
         ...
 
 
-def _elapsed_ns() -> int:
-    """Time since some fixed point that nobody can set. Counts sleep where the system can."""
-    if sys.platform == "linux":
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return time.monotonic_ns()
+# Time since some fixed point that nobody can set. Counts sleep where the system can.
+_elapsed_ns = (
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+    if sys.platform == "linux"
+    else time.monotonic_ns
+)
 
 
 class SystemClock:

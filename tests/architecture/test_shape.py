@@ -81,6 +81,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
     allowed = {
         "web/exchange.py": "a request",
         "engine/beat.py": "the beat",
+        "engine/reply.py": "a listener, so that the beat can reply to the others",
         "store/sqlite/store.py": "rolls back, and raises on",
         "dispatch/deadlines.py": "the deadline loop",
         "dispatch/polling.py": "a look at ready tasks, which nobody awaits",

@@ -4,7 +4,6 @@ A hint that tasks of some name are ready on disk is kept per queue; a poller tha
 the engine look. Correctness never depends on it: rows and conditions decide in the beat.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
@@ -14,6 +13,7 @@ from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
 from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
 from perdure.engine.matching import Poller
+from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
 
 
@@ -24,10 +24,10 @@ class ParkedPoller:
 
     def __init__(
         self,
-        *,
         key: QueueKey,
         worker: Worker,
         names: frozenset[str],
+        *,
         page_size: int,
         poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
@@ -38,7 +38,7 @@ class ParkedPoller:
         self.page_size = page_size
         self.poll_id = poll_id
         self.on_abandoned = on_abandoned
-        self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self.answer = Reply()
 
     def granted(self, run: Run, place: int) -> None:
         if place == WORKFLOW_TASK:

@@ -15,12 +15,13 @@ from perdure.core.fleet.worker import Worker
 from perdure.core.limits import OPERATIONS_PER_BEAT_MAX, OPERATIONS_WAITING_MAX
 from perdure.core.rejection import Rejection
 from perdure.core.run.moment import Ids, Moment
-from perdure.core.run.state import Run, Unsaved
+from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
 from perdure.engine.family import follow
 from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
+from perdure.engine.reply import Reply
 from perdure.engine.world import World
 from perdure.store.interface import Store, Unavailable
 
@@ -72,14 +73,15 @@ class Engine:
         for key, name in await self.store.load_ready_names():
             self._matcher.offered(key, name)
 
-    async def submit(self, operation: Operation) -> Any:
-        """Have an operation decided. Returns its reply once that is on disk."""
+    def submit(self, operation: Operation) -> Reply:
+        """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
             raise Unavailable("server_overloaded", "too many operations are waiting")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append((operation, future))
-        self._wake.set()
-        return await future
+        reply = Reply()
+        self._inbox.append((operation, reply))
+        if not self._wake.is_set():
+            self._wake.set()
+        return reply
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -265,13 +267,12 @@ class Engine:
             self._matcher.exhausted(key, names)
         for run in world.runs.values():
             if run.run_id in world.touched:
-                for key, name, is_ready in ready_tasks(run):
-                    if is_ready:
+                if run.unsaved.ready:
+                    for _, key, name in ready_tasks(run):
                         self._matcher.offered(key, name)
                 if run.due_at is not None and run.due_at != run.unsaved.due_at:
                     self._on_due(run.due_at)
-                run.unsaved = Unsaved()
-                run.unsaved.due_at = run.due_at
+                run.unsaved.clear(run.due_at)
             self._cache.keep(run)
 
     def _wake_others(self, world: World) -> None:

@@ -79,5 +79,7 @@ def _size(run: Run) -> int:
         if len(run.operations) < 50
         else _OPERATION_BYTES * len(run.operations)
     )
-    inbox = sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
-    return _RUN_BYTES + run.events_bytes + len(run.arguments) + operations + inbox
+    size = _RUN_BYTES + run.events_bytes + len(run.arguments) + operations
+    if run.inbox:
+        size += sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
+    return size

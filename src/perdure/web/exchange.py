@@ -57,7 +57,8 @@ class Exchange:
             assert awaited is not None, "a lean handler waits for futures only"
             # What a task does to say that it has seen what is awaited.
             awaited._asyncio_future_blocking = False
-            awaited.add_done_callback(self._step)
+            # Some futures tell a listener at once; others in the next turn of the loop.
+            getattr(awaited, "tell", awaited.add_done_callback)(self._step)
 
     async def _run(self) -> None:
         try:

@@ -294,6 +294,18 @@ class Unsaved:
         # A first chunk of history that was encoded anew before anybody saw it.
         self.rewritten: bytes | None = None
 
+    def clear(self, due_at: int | None) -> None:
+        """Everything is on disk now, with this deadline."""
+        self.created = False
+        self.due_at = due_at
+        self.effects.clear()
+        self.events.clear()
+        self.operations.clear()
+        self.inbox.clear()
+        self.ready.clear()
+        self.withdrawn.clear()
+        self.rewritten = None
+
 
 class Run(Struct):
     """One execution of a workflow id."""
