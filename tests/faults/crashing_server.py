@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 
-import apsw
 import uvloop
 
 from perdure.core.run.state import Run
@@ -30,7 +29,7 @@ from perdure.store.interface import (
     Receipt,
     ReceiptKey,
 )
-from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
 DEATH = 9
@@ -52,9 +51,9 @@ class CrashingCommitter(Committer):
         super().__init__()
         self._reached = reached
 
-    async def commit(self, connection: apsw.Connection) -> None:
+    async def commit(self, transaction: Transaction, *, runs: int) -> None:
         self._reached(At.INSIDE_COMMIT)
-        await super().commit(connection)
+        await super().commit(transaction, runs=runs)
 
 
 class CrashingStore(SqliteStore):

@@ -78,9 +78,13 @@ class PollerYard:
         if self._is_closed:
             poller.answer.cancel()
             return
-        self._parked.setdefault(poller.key, OrderedDict())[id(poller)] = poller
+        parked = self._parked.get(poller.key)
+        if parked is None:
+            parked = self._parked[poller.key] = OrderedDict()
+        parked[id(poller)] = poller
         self._count += 1
-        if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
+        ready = self._ready.get(poller.key)
+        if ready is not None and not poller.names.isdisjoint(ready):
             self._look(poller.key)
 
     def leave(self, poller: ParkedPoller) -> None:

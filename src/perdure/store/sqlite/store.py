@@ -1,7 +1,8 @@
-"""The SQLite store: one writer on the loop, COMMIT in a thread, readers of their own.
+"""The SQLite store: one writer on the loop, readers of their own.
 
-Statements are short and run on the event loop; only COMMIT waits for the disk, so only COMMIT goes
-to a thread, and the next beat gathers meanwhile. The file belongs to one process; see `guard`.
+Statements are short and run on the event loop. Only COMMIT waits for the disk, so only COMMIT may
+go to a thread while the next beat gathers; see `committer`. The file belongs to one process; see
+`guard`.
 """
 
 import asyncio
@@ -193,7 +194,7 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            await self._committer.commit(writer)
+            await self._committer.commit(writer, runs=len(changes.runs))
         except apsw.Error as error:
             self._roll_back()
             raise _unavailable(error) from error
