@@ -42,7 +42,7 @@ stories: setup sdks  ## only the stories: a real server, a real socket, real SDK
 demo: setup .venv-sdk/2.12.0/.lock  ## start a server, run an example workflow to its end, show it
 	$(BIN)/python examples/demo.py
 
-bench: setup  ## measure (STORE=sqlite, BENCH_ARGS=...)
+bench: setup  ## measure (STORE=sqlite or postgresql, BENCH_ARGS=...)
 	$(BIN)/python -m bench --store $(STORE) $(BENCH_ARGS)
 
 serve: setup  ## a development server on loopback

@@ -6,7 +6,9 @@ from typing import Final
 from bench.measures import (
     fan_out,
     footprint,
+    hints,
     history,
+    idle_nodes,
     latency,
     long_run,
     parked,
@@ -27,3 +29,9 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "g": footprint.measure,
     "h": history.measure,
 }
+
+NODE_MEASURES: Final[Mapping[str, Measure]] = {
+    "i": hints.measure,
+    "j": idle_nodes.measure,
+}
+"""Those that start several nodes themselves, which only PostgreSQL allows."""

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 
@@ -19,12 +19,11 @@ class Clock(Protocol):
         ...
 
 
-# Time since some fixed point that nobody can set. Counts sleep where the system can.
-_elapsed_ns = (
-    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
-    if sys.platform == "linux"
-    else time.monotonic_ns
-)
+def _elapsed_ns() -> int:
+    """Time since some fixed point that nobody can set. Counts sleep where the system can."""
+    if sys.platform == "linux":
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.monotonic_ns()
 
 
 class SystemClock:
@@ -43,6 +42,40 @@ class SystemClock:
 
     async def sleep(self, delay_us: int) -> None:
         await asyncio.sleep(max(delay_us, 0) / 1_000_000)
+
+
+class FollowingClock:
+    """A clock that goes by another one: the database's, so that all nodes agree what time it is.
+
+    It never runs backwards: corrected to an earlier time, it stands still until that is reached.
+    """
+
+    def __init__(self, own: Clock) -> None:
+        self._own = own
+        self._offset = 0
+        self._latest = 0
+
+    def now(self) -> int:
+        now = self._own.now() + self._offset
+        if now < self._latest:
+            return self._latest
+        self._latest = now
+        return now
+
+    async def sleep(self, delay_us: int) -> None:
+        await self._own.sleep(delay_us)
+
+    async def follow(self, ask: Callable[[], Awaitable[int]]) -> int:
+        """Set by a clock that is somewhat away; returns by how much ours was wrong."""
+        asked_at = self._own.now()
+        told = await ask()
+        answered_at = self._own.now()
+        offset = told - (asked_at + answered_at) // 2
+        wrong = offset - self._offset
+        # Within the time that asking took, nobody knows which of the two is right.
+        if abs(wrong) > answered_at - asked_at:
+            self._offset = offset
+        return wrong
 
 
 def monotonic_seconds() -> float:

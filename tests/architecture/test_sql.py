@@ -21,7 +21,10 @@ STATEMENT = re.compile(
     re.IGNORECASE,
 )
 TRANSACTION = re.compile(r"(pragma|begin|commit|rollback)\b", re.IGNORECASE)
-SCHEMA = {"store/sqlite/schema.py": "what must work before and while there is a schema"}
+SCHEMA = {
+    "store/sqlite/schema.py": "what must work before and while there is a schema",
+    "store/postgres/schema.py": "the same, and partitions, whose names are made",
+}
 KNOWN: dict[tuple[str, str], str] = {}
 """Statements in Python that are there all the same, and why."""
 

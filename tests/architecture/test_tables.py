@@ -24,6 +24,7 @@ from tests.architecture.source import MODULES, REPOSITORY
 NOT_ON_THE_WIRE = {
     "storage_locked": "the server does not start",
     "storage_newer": "the server does not start",
+    "storage_unsafe": "the server does not start",
 }
 """Reasons of `Unavailable` that no client ever sees, and why."""
 
@@ -208,7 +209,7 @@ def test_the_table_of_options_is_complete_and_true() -> None:
         for name, command in commands().items()
         for action in command._actions
         for option in action.option_strings
-        if action.dest != "help"
+        if action.dest != "help" and action.help != argparse.SUPPRESS
     }
     assert documented == offered
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
 import uvloop
 
@@ -77,9 +78,11 @@ class CrashingStore(SqliteStore):
         await super().commit(changes)
         self._reached(At.AFTER_COMMIT)
 
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = MappingProxyType({})
+    ) -> list[Run]:
         self._reached(At.BEFORE_LOAD)
-        return await super().load_runs(run_ids)
+        return await super().load_runs(run_ids, held)
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
         self._reached(At.BEFORE_LOAD)

@@ -240,7 +240,7 @@ class Wire:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(server.engine.run())
-                deadlines = group.create_task(server.deadlines.run(server.engine))
+                loops = [group.create_task(work, name=name) for name, work in server.loops()]
                 listener = socket.create_server(("127.0.0.1", 0))
                 self.port = listener.getsockname()[1]
                 self.connections = Connections(server.app)
@@ -254,11 +254,12 @@ class Wire:
                     await asyncio.gather(*self._under_way, return_exceptions=True)
                     self._under_way.clear()
                 await self.connections.drain(PATIENCE_SECONDS)
-                deadlines.cancel()
+                for loop in loops:
+                    loop.cancel()
                 server.engine.stop()
                 await beat
         finally:
-            await server.store.close()
+            await server.close()
 
     @asynccontextmanager
     async def _open_client(self) -> AsyncIterator[None]:

@@ -28,7 +28,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import QueueKey
+from perdure.store.interface import PollLease, QueueKey, SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,9 @@ class PollAnswer(Struct, frozen=True):
     delivery: Delivery | None = None
 
 
+_HASTY_SECONDS_MAX = 10.0
+"""How long a poll with no time waits for a look at a disk that does not answer."""
+
 PollKey = tuple[str, str, str, str, str]
 
 _EMPTY = {
@@ -86,7 +89,9 @@ class Polling:
 
     async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
         """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
-        worker = self._require_worker(poll)
+        who = (poll.namespace, poll.worker_id)
+        known = self._engine.workers.get(who) or await self._engine.find_worker(who)
+        worker = _require_allowed(poll, known)
         key = None
         if poll.request_id is not None:
             key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
@@ -105,7 +110,10 @@ class Polling:
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
+            is_hasty=poll.timeout == 0,
         )
+        if poller.is_hasty and self._engine.store.is_shared:
+            self._yard.suspect(poller.key, poller.names)
         self._yard.park(poller)
         if key is not None:
             self._remember(key, poller)
@@ -127,8 +135,9 @@ class Polling:
         watch: Callable[[Callable[[], object]], None],
     ) -> Delivery | None:
         answer = poller.answer
-        # A poll with no time still gives the engine one chance to look at what is ready.
-        timer = asyncio.get_running_loop().call_later(max(patience / SECOND, 0.02), answer.cancel)
+        # A poll with no time waits until the engine has looked at what is ready; see the yard.
+        seconds = patience / SECOND or _HASTY_SECONDS_MAX
+        timer = asyncio.get_running_loop().call_later(seconds, answer.cancel)
         watch(answer.cancel)
         try:
             delivery: Delivery = await answer
@@ -143,8 +152,42 @@ class Polling:
             self._yard.leave(poller)
 
     async def open(self) -> None:
-        """Find out who holds leases from before."""
-        self._inherited = set(await self._engine.store.load_lease_owners())
+        """Find out who holds leases from before. On a shared store `recover` does that."""
+        if not self._engine.store.is_shared:
+            self._inherited = set(await self._engine.store.load_lease_owners())
+
+    async def recover(self, store: SharedStore) -> int:
+        """Give parked polls the leases that another node granted them and could not hand over.
+
+        As when a node dies between its commit and its answer, and the poll is repeated here.
+        Returns how many were found.
+        """
+        waiting = {
+            (poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)): poller
+            for poller in self._yard.awaiting()
+        }
+        if not waiting:
+            return 0
+        owners = {owner for _, owner, _ in waiting}
+        found = await store.find_poll_leases(owners, {poll_id for _, _, poll_id in waiting})
+        given = 0
+        for lease in found:
+            poller = waiting.get((lease.namespace, lease.owner, lease.poll_id))
+            if poller is not None:
+                given += await self._hand_over(poller, lease)
+        return given
+
+    async def _hand_over(self, poller: ParkedPoller, lease: PollLease) -> bool:
+        def copy(run: Run) -> Delivery | None:
+            kind, page = poller.key.kind, poller.page_size
+            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+
+        delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
+        if delivery is None or not self._yard.is_parked(poller) or poller.answer.done():
+            return False
+        self._yard.leave(poller)
+        poller.answer.set_result(delivery)
+        return True
 
     async def _inherit(self, poll: Poll) -> PollAnswer | None:
         """A lease that an earlier process granted to this very poll and could not hand over."""
@@ -158,15 +201,6 @@ class Polling:
         if not any_left:
             self._inherited.discard((poll.namespace, poll.worker_id))
         return None if found is None else PollAnswer(PollStatus.LEASED, found)
-
-    def _require_worker(self, poll: Poll) -> Worker:
-        worker = self._engine.workers.get((poll.namespace, poll.worker_id))
-        if worker is None or worker.deregistered_at is not None:
-            raise WorkerNotRegistered(
-                f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
-            )
-        require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
-        return worker
 
     def _remember(self, key: PollKey, poller: ParkedPoller) -> None:
         self._polls[key] = poller
@@ -215,6 +249,15 @@ class Polling:
             log.warning("queue %s waits: %s", key.queue, error)
             await asyncio.sleep(1)
         self._yard.claimed(key)
+
+
+def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:
+    if worker is None or worker.deregistered_at is not None:
+        raise WorkerNotRegistered(
+            f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
+        )
+    require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
+    return worker
 
 
 def _attempt(namespace: str, delivery: ActivityDelivery) -> AttemptRef:

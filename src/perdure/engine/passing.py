@@ -92,6 +92,7 @@ class ClaimTasks(Operation):
     __slots__ = ("_found", "_granting", "_is_all", "_key", "_matcher", "_names")
     name = "claim_tasks"
     looks_around = True
+    takes_rows = True
 
     def __init__(self, key: QueueKey, matcher: Matcher, granting: Granting) -> None:
         self._key = key

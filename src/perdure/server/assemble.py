@@ -1,7 +1,10 @@
 """The parts list: the one place where real things are built."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 from perdure import __version__
-from perdure.clock import Clock, SystemClock
+from perdure.clock import Clock, FollowingClock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
@@ -23,9 +26,10 @@ from perdure.protocols.durable_workflow.surfaces import (
     translate,
 )
 from perdure.protocols.durable_workflow.worker import WorkerPlane
-from perdure.server.settings import Settings, sqlite_path
-from perdure.store.interface import Store
-from perdure.store.sqlite.store import SqliteStore
+from perdure.server.neighbours import Neighbours
+from perdure.server.settings import Settings, is_postgres
+from perdure.server.stores import make_hint_wire, make_store
+from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
 from perdure.web.routing import Router
@@ -37,9 +41,11 @@ class Server:
     def __init__(
         self, settings: Settings, *, store: Store | None = None, clock: Clock | None = None
     ) -> None:
-        clock = SystemClock() if clock is None else clock
+        if clock is None:
+            clock = FollowingClock(SystemClock()) if is_postgres(settings.store) else SystemClock()
         ids = IdSource(clock.now)
-        self.store: Store = SqliteStore(sqlite_path(settings.store)) if store is None else store
+        node_id = ids.ulid()
+        self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
         self.yard = PollerYard()
         self.watchers = Watchers()
         self.deadlines = DeadlineLoop(clock)
@@ -48,6 +54,16 @@ class Server:
             workflow_timeout=settings.workflow_lease_timeout,
             activity_timeout=settings.activity_lease_timeout,
         )
+        self.neighbours: Neighbours | None = None
+        if (among := shared(self.store)) is not None:
+            self.neighbours = Neighbours(
+                node_id=node_id,
+                clock=clock,
+                store=among,
+                wire=make_hint_wire(settings),
+                yard=self.yard,
+                watchers=self.watchers,
+            )
         self.engine = Engine(
             store=self.store,
             clock=clock,
@@ -57,8 +73,11 @@ class Server:
             cache=self.cache,
             on_change=self.watchers.changed,
             on_due=self.deadlines.arm,
+            herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.polling = Polling(self.engine, self.yard, granting)
+        if self.neighbours is not None:
+            self.neighbours.connect(self.engine, self.polling)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -104,9 +123,22 @@ class Server:
     async def open(self) -> None:
         """Open the store and load what must be known before the first request."""
         await self.store.open()
+        if self.neighbours is not None:
+            await self.neighbours.open()
         self.namespaces.known.update(await self.store.load_namespaces())
         await self.engine.open()
         await self.polling.open()
+
+    def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """What runs beside the beat for as long as the server lives."""
+        loops = [("deadlines", self.deadlines.run(self.engine))]
+        return loops if self.neighbours is None else loops + self.neighbours.loops()
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        if self.neighbours is not None:
+            await self.neighbours.close()
+        await self.store.close()
 
     def drain(self) -> None:
         """Answer everybody who only waits."""

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from perdure.core import limits
 
+PROCESSES_MAX = 64
+
 
 class SettingsError(Exception):
     """A setting that makes no sense, with one sentence that says why."""
@@ -19,6 +21,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     store: str = "sqlite:///./perdure.db"
+    store_direct: str | None = None
+    pooler: str = "none"
+    processes: int | None = None
     auth_driver: str = "token"
     auth_token: str | None = None
     role_tokens: dict[str, str] = {}
@@ -34,7 +39,10 @@ class Settings(Struct, frozen=True, kw_only=True):
 ENVIRONMENT: dict[str, str] = {
     "PERDURE_HOST": "address to listen on",
     "PERDURE_PORT": "port to listen on; 0 takes any free one",
-    "PERDURE_STORE": "where runs are kept, as sqlite:///path",
+    "PERDURE_STORE": "where runs are kept: sqlite:///path or postgresql://user@host/database",
+    "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
+    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints between nodes",
+    "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
     "DW_AUTH_DRIVER": "token or none",
@@ -57,6 +65,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "host": environment.get("PERDURE_HOST") or None,
         "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
         "store": environment.get("PERDURE_STORE") or None,
+        "store_direct": environment.get("PERDURE_STORE_DIRECT") or None,
+        "pooler": _choice(environment, "PERDURE_POOLER", "none", "transaction"),
+        "processes": _integer(environment, "PERDURE_PROCESSES", 1, PROCESSES_MAX),
         "server_id": environment.get("DW_SERVER_ID") or None,
         "default_namespace": environment.get("DW_DEFAULT_NAMESPACE") or None,
         "auth_driver": environment.get("DW_AUTH_DRIVER") or None,
@@ -91,11 +102,29 @@ def require_credentials(settings: Settings) -> None:
         )
 
 
+def is_postgres(store: str) -> bool:
+    return store.startswith(("postgresql://", "postgres://"))
+
+
+def require_store(settings: Settings) -> None:
+    """Refuse a store that makes no sense, before anything is started."""
+    direct = settings.store_direct
+    if not is_postgres(settings.store):
+        sqlite_path(settings.store)
+        if (settings.processes or 1) > 1:
+            raise SettingsError("a SQLite file belongs to one process; several need PostgreSQL")
+    if direct is not None and not is_postgres(direct):
+        raise SettingsError("PERDURE_STORE_DIRECT is postgresql://user@host/database")
+
+
 def sqlite_path(store: str) -> Path:
     """The file of a `sqlite:///path` store. Like everywhere, the path is absolute."""
     parts = urlsplit(store)
     if parts.scheme != "sqlite" or parts.netloc or parts.query:
-        raise SettingsError(f"--store is sqlite:///path/to/file.db, not {store.split(':')[0]}:…")
+        raise SettingsError(
+            "--store is sqlite:///path/to/file.db or postgresql://user@host/database, "
+            f"not {store.split(':')[0]}:…"
+        )
     path = unquote(parts.path)
     if path.startswith("/./"):
         return Path(path[1:])
@@ -111,6 +140,15 @@ def _integer(environment: Mapping[str, str], name: str, least: int, most: int) -
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise SettingsError(f"{name} is a number from {least} to {most}, not {text!r}")
     return int(text)
+
+
+def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | None:
+    text = environment.get(name)
+    if text is None or text == "":
+        return None
+    if text not in choices:
+        raise SettingsError(f"{name} is {' or '.join(choices)}, not {text!r}")
+    return text
 
 
 def _seconds(environment: Mapping[str, str], name: str, least: int, most: int) -> int | None:

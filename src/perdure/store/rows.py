@@ -5,8 +5,16 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.fleet.routing import routing_name
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import STATE_FIELDS, Operation, Run, Signal
+from perdure.core.run.state import (
+    STATE_FIELDS,
+    WORKFLOW_TASK,
+    Activity,
+    Operation,
+    Run,
+    Signal,
+)
 from perdure.core.run.status import RunStatus
 from perdure.store.interface import Receipt
 
@@ -81,8 +89,22 @@ def run_of(row: tuple[Any, ...]) -> Run:
     )
     for name in STATE_FIELDS:
         setattr(run, name, getattr(state, name))
-    run.unsaved.due_at = run.due_at
+    run.mark_saved()
     return run
+
+
+def ready_row(run: Run, place: int) -> tuple[Any, ...]:
+    """The columns of a task that pollers shall find."""
+    if place == WORKFLOW_TASK:
+        assert run.task is not None
+        name = routing_name(run.workflow_type, run.build_id)
+        what = (run.queue, "workflow", name, run.priority, run.task.available_at)
+    else:
+        activity = run.operations[place]
+        assert isinstance(activity, Activity)
+        name = routing_name(activity.activity_type, run.build_id)
+        what = (activity.queue, "activity", name, run.priority, activity.available_at)
+    return (run.run_id, place, run.namespace, *what)
 
 
 def operation_of(data: bytes) -> Operation:

@@ -275,11 +275,14 @@ class Unsaved:
         "operations",
         "ready",
         "rewritten",
+        "was_closed",
         "withdrawn",
     )
 
     def __init__(self) -> None:
         self.created = False
+        # Whether the run was closed already when the disk last had it.
+        self.was_closed = False
         # The deadline that the disk has.
         self.due_at: int | None = None
         # What must follow for other runs, in the same beat.
@@ -294,10 +297,9 @@ class Unsaved:
         # A first chunk of history that was encoded anew before anybody saw it.
         self.rewritten: bytes | None = None
 
-    def clear(self, due_at: int | None) -> None:
-        """Everything is on disk now, with this deadline."""
+    def clear(self) -> None:
+        """Forget what was to be written."""
         self.created = False
-        self.due_at = due_at
         self.effects.clear()
         self.events.clear()
         self.operations.clear()
@@ -377,6 +379,12 @@ class Run(Struct):
     @property
     def codec(self) -> str:
         return "avro"
+
+    def mark_saved(self) -> None:
+        """The disk has everything."""
+        self.unsaved.clear()
+        self.unsaved.due_at = self.due_at
+        self.unsaved.was_closed = self.is_closed
 
 
 ROW_FIELDS = (

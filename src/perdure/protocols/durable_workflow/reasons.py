@@ -58,6 +58,7 @@ STORE_REASONS: dict[str, int] = {
     "storage_error": 503,
     "storage_read_only": 503,
     "storage_corrupt": 503,
+    "storage_unavailable": 503,
     "server_overloaded": 503,
 }
 """The world failed; nothing was changed and trying again may help."""

@@ -16,10 +16,9 @@ from typing import Any
 import apsw
 import msgspec
 
-from perdure.core.fleet.routing import routing_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.core.run.state import Activity, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
@@ -46,6 +45,7 @@ from perdure.store.sqlite.schema import (
 
 PACKAGE = "perdure.store.sqlite"
 _END_OF_TIME = 2**62
+_NOTHING: Mapping[str, Run] = {}
 
 _UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
     (apsw.BusyError, "storage_busy"),
@@ -68,6 +68,8 @@ def _unavailable(error: apsw.Error) -> Unavailable:
 
 class SqliteStore:
     """One database file."""
+
+    is_shared = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,7 +117,9 @@ class SqliteStore:
 
     # Loading -------------------------------------------------------------------------------------
 
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = _NOTHING
+    ) -> list[Run]:
         wanted = (_array(run_ids),)
         runs = {row[0]: rows.run_of(row) for row in self._ask("load_runs", wanted)}
         if not runs:
@@ -159,7 +163,7 @@ class SqliteStore:
     async def load_due(self, now: int, limit: int) -> list[str]:
         return [target for (target,) in self._read("load_due", (now, limit))]
 
-    async def find_next_due(self) -> int | None:
+    async def find_next_due(self, now: int) -> int | None:
         (due_at,) = self._read("find_next_due", ())[0]
         return None if due_at is None else int(due_at)
 
@@ -201,6 +205,9 @@ class SqliteStore:
         except BaseException:
             self._roll_back()
             raise
+
+    async def release(self) -> None:
+        """Nothing: a transaction begins with the commit."""
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -325,7 +332,7 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
             batches["put_signal"].append(values)
     for place, is_ready in unsaved.ready.items():
         if is_ready:
-            batches["put_ready"].append(_ready_row(run, place))
+            batches["put_ready"].append(rows.ready_row(run, place))
         else:
             batches["delete_ready"].append((run.run_id, place))
     if run.due_at != unsaved.due_at:
@@ -333,16 +340,3 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
             batches["delete_deadline"].append((run.run_id,))
         else:
             batches["put_deadline"].append((run.run_id, run.due_at))
-
-
-def _ready_row(run: Run, place: int) -> tuple[Any, ...]:
-    if place == WORKFLOW_TASK:
-        assert run.task is not None
-        name = routing_name(run.workflow_type, run.build_id)
-        what = (run.queue, "workflow", name, run.priority, run.task.available_at)
-    else:
-        activity = run.operations[place]
-        assert isinstance(activity, Activity)
-        name = routing_name(activity.activity_type, run.build_id)
-        what = (activity.queue, "activity", name, run.priority, activity.available_at)
-    return (run.run_id, place, run.namespace, *what)

@@ -1,0 +1,24 @@
+"""The store that the settings name."""
+
+from perdure.clock import Clock
+from perdure.server.settings import Settings, is_postgres, sqlite_path
+from perdure.store.interface import Store
+from perdure.store.postgres.hints import HintWire
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.store import SqliteStore
+
+
+def make_store(settings: Settings, *, node_id: str, clock: Clock) -> Store:
+    """A store that is not open yet."""
+    if is_postgres(settings.store):
+        pooled = settings.pooler == "transaction"
+        return PostgresStore(settings.store, node_id=node_id, clock=clock, pooled=pooled)
+    return SqliteStore(sqlite_path(settings.store))
+
+
+def make_hint_wire(settings: Settings) -> HintWire | None:
+    """What carries hints between nodes. A pooler cannot, so behind one it needs a way around."""
+    if not is_postgres(settings.store):
+        return None
+    url = settings.store_direct or (settings.store if settings.pooler == "none" else None)
+    return None if url is None else HintWire(url)

@@ -1,0 +1,22 @@
+"""A PostgreSQL for every test that asks for one: a server per process, a database per test."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.postgres import Cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[Cluster]:
+    """The server that the tests of this process share. Who stops it starts it again."""
+    with Cluster(synchronous_commit="on") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
+    """An empty database of the test's own."""
+    url = postgres_cluster.fresh_database()
+    yield url
+    postgres_cluster.drop_database(url)
