@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
+from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
@@ -365,6 +366,9 @@ class Run(Struct):
     # The encoded events that memory holds: the newest ones, without a gap.
     events: list[bytes] = field(default_factory=list)
     events_bytes: int = 0
+    # Of a history that is too long for memory: its first events, without a gap.
+    opening: list[bytes] = field(default_factory=list)
+    opening_bytes: int = 0
     unsaved: Unsaved = field(default_factory=Unsaved)
 
     @property
@@ -379,6 +383,18 @@ class Run(Struct):
     @property
     def codec(self) -> str:
         return "avro"
+
+    def keep_opening(self, events: list[bytes]) -> None:
+        """Hold the first events of the history, within a bound, apart from the others.
+
+        Every poll asks for the first page, also that of a worker that knows it and wants the tail.
+        """
+        self.opening, self.opening_bytes = [], 0
+        for event in events[:HISTORY_PAGE_SIZE_MAX]:
+            if self.opening_bytes + len(event) > RUN_OPENING_CACHE_BYTES_MAX:
+                return
+            self.opening.append(event)
+            self.opening_bytes += len(event)
 
     def mark_saved(self) -> None:
         """The disk has everything."""
@@ -401,7 +417,16 @@ ROW_FIELDS = (
 )
 """Columns of the run table, in order."""
 
-BESIDE_FIELDS = ("arguments", "operations", "inbox", "events", "events_bytes", "unsaved")
+BESIDE_FIELDS = (
+    "arguments",
+    "operations",
+    "inbox",
+    "events",
+    "events_bytes",
+    "opening",
+    "opening_bytes",
+    "unsaved",
+)
 """Loaded from elsewhere; never part of the row."""
 
 STATE_FIELDS = tuple(

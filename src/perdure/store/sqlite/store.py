@@ -137,7 +137,9 @@ class SqliteStore:
         long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX and run.plain_input is None
         chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
         run.arguments = rows.arguments_of(chunks[0][0])
-        if not long:
+        if long:
+            run.keep_opening(rows.events_of(chunks[0][0]))
+        else:
             run.events = [event for (chunk,) in chunks for event in rows.events_of(chunk)]
             run.events_bytes = sum(map(len, run.events))
 
