@@ -29,10 +29,10 @@ def routes(
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
     tasks, activities = "/api/worker/workflow-tasks", "/api/worker/activity-tasks"
     table = [
-        Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health),
+        Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health, lean=True),
         Route("GET", "/api/ready", PUBLIC, discovery_surface, discovery.ready),
         Route("GET", "/api/cluster/info", ANY_ROLE, discovery_surface, discovery.cluster_info),
-        Route("POST", "/api/workflows", OPERATOR, at["start"], control.start),
+        Route("POST", "/api/workflows", OPERATOR, at["start"], control.start, lean=True),
         Route("GET", "/api/workflows", OPERATOR, at["list"], control.list_workflows),
         Route("GET", flow, OPERATOR, at["describe"], control.describe),
         Route("GET", f"{flow}/runs", OPERATOR, at["list_runs"], control.list_runs),
@@ -63,7 +63,7 @@ def routes(
         ("POST", f"{activities}/{{task_id}}/complete", worker.complete_activity),
         ("POST", f"{activities}/{{task_id}}/fail", worker.fail_activity),
     ):
-        table.append(Route(method, path, WORKER, worker_surface, handler))
+        table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
     return table
 
 

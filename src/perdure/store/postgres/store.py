@@ -130,6 +130,7 @@ class PostgresStore:
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):
             run.arguments = held.arguments
+            run.opening, run.opening_bytes = held.opening, held.opening_bytes
             if len(run.events) == run.history_count - held.history_count:
                 # Nothing is missing between what memory has and what is new.
                 run.events = held.events + run.events
