@@ -6,7 +6,7 @@ the engine look. Correctness never depends on it: rows and conditions decide in 
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
@@ -20,7 +20,17 @@ from perdure.store.interface import QueueKey
 class ParkedPoller:
     """One poll that waits for a task."""
 
-    __slots__ = ("answer", "key", "names", "on_abandoned", "page_size", "poll_id", "worker")
+    __slots__ = (
+        "answer",
+        "is_hasty",
+        "key",
+        "names",
+        "on_abandoned",
+        "page_size",
+        "poll_id",
+        "was_looked_for",
+        "worker",
+    )
 
     def __init__(
         self,
@@ -31,6 +41,7 @@ class ParkedPoller:
         page_size: int,
         poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
+        is_hasty: bool = False,
     ) -> None:
         self.key = key
         self.worker = worker
@@ -38,6 +49,9 @@ class ParkedPoller:
         self.page_size = page_size
         self.poll_id = poll_id
         self.on_abandoned = on_abandoned
+        # Whether it waits only until somebody has looked at what is ready now.
+        self.is_hasty = is_hasty
+        self.was_looked_for = False
         self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 
     def granted(self, run: Run, place: int) -> None:
@@ -82,6 +96,8 @@ class PollerYard:
         self._count += 1
         if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
             self._look(poller.key)
+        elif poller.is_hasty:
+            poller.answer.cancel()
 
     def awaiting(self) -> list[ParkedPoller]:
         """Parked polls that may have been given a lease by another node, and never learned it."""
@@ -94,6 +110,10 @@ class PollerYard:
 
     def is_parked(self, poller: ParkedPoller) -> bool:
         return id(poller) in self._parked.get(poller.key, ())
+
+    def suspect(self, key: QueueKey, names: Collection[str]) -> None:
+        """There may be ready tasks of these names, for all that this node knows."""
+        self._ready.setdefault(key, set()).update(names)
 
     def leave(self, poller: ParkedPoller) -> None:
         """Take a poller away that waits no longer; one that was reserved is gone already."""
@@ -163,6 +183,12 @@ class PollerYard:
         """The engine has looked; look again if somebody still waits for what is there."""
         self._claiming.discard(key)
         names, _ = self.wanted(key)
+        for poller in self._parked.get(key, {}).values():
+            if poller.is_hasty:
+                # The look may have begun before it came; the next one did not.
+                if poller.was_looked_for or poller.names.isdisjoint(names):
+                    poller.answer.cancel()
+                poller.was_looked_for = True
         if names:
             self._look(key)
 

@@ -62,6 +62,9 @@ class PollAnswer(Struct, frozen=True):
     delivery: Delivery | None = None
 
 
+_HASTY_SECONDS_MAX = 10.0
+"""How long a poll with no time waits for a look at a disk that does not answer."""
+
 PollKey = tuple[str, str, str, str, str]
 
 _EMPTY = {
@@ -107,7 +110,10 @@ class Polling:
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
+            is_hasty=poll.timeout == 0,
         )
+        if poller.is_hasty and self._engine.store.is_shared:
+            self._yard.suspect(poller.key, poller.names)
         self._yard.park(poller)
         if key is not None:
             self._remember(key, poller)
@@ -129,8 +135,9 @@ class Polling:
         watch: Callable[[Callable[[], object]], None],
     ) -> Delivery | None:
         answer = poller.answer
-        # A poll with no time still gives the engine one chance to look at what is ready.
-        timer = asyncio.get_running_loop().call_later(max(patience / SECOND, 0.02), answer.cancel)
+        # A poll with no time waits until the engine has looked at what is ready; see the yard.
+        seconds = patience / SECOND or _HASTY_SECONDS_MAX
+        timer = asyncio.get_running_loop().call_later(seconds, answer.cancel)
         watch(answer.cancel)
         try:
             return await answer

@@ -23,7 +23,6 @@ from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
-from perdure.identity import jitter
 from perdure.store.interface import Conflict, QueueKey, Store, Unavailable, shared
 
 log = logging.getLogger(__name__)
@@ -90,6 +89,8 @@ class Engine:
         self._stopping = False
         # Operations that lost every race so far, and since when.
         self._losing: dict[asyncio.Future[Any], int] = {}
+        # Those of them whose turn has come again. They go alone: others shall not wait for them.
+        self._again: deque[Waiting] = deque()
 
     async def open(self) -> None:
         """Load what must be known from the start."""
@@ -141,9 +142,12 @@ class Engine:
         while not (self._stopping and not self._inbox and not self._losing):
             await self._wake.wait()
             self._wake.clear()
-            while self._inbox:
-                await self._gather()
-                await self._beat_safely(self._take())
+            while self._inbox or self._again:
+                while self._again:
+                    await self._go_on_without([self._again.popleft()], _busy())
+                if self._inbox:
+                    await self._gather()
+                    await self._beat_safely(self._take())
 
     def _take(self) -> list[Waiting]:
         inbox = self._inbox
@@ -175,16 +179,21 @@ class Engine:
 
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
         """One poisonous operation takes no others down: after a failure each goes alone."""
-        for tries in range(_TRIES_TOGETHER):
+        held: frozenset[str] = frozenset()
+        for _ in range(_TRIES_TOGETHER):
             try:
-                await self._beat(waiting)
-            except Conflict:
-                await self._clock.sleep(jitter(1_000 << tries))
+                await self._beat(waiting, held)
+            except Conflict as conflict:
+                if held and not conflict.run_ids:
+                    # We stood in line in vain: whoever holds them is no node.
+                    break
+                # A race that was lost once may be lost again, so the next time we stand in line.
+                held |= conflict.run_ids
                 continue
             except Exception as error:
                 await self._recover(waiting, error)
             return
-        await self._recover(waiting, Unavailable("storage_busy", "other nodes are faster"))
+        await self._recover(waiting, _busy())
 
     async def _recover(self, waiting: Sequence[Waiting], error: Exception) -> None:
         reason = error.reason if isinstance(error, Unavailable) else ""
@@ -203,16 +212,12 @@ class Engine:
     async def _go_on_without(self, waiting: Sequence[Waiting], error: Exception) -> None:
         """Somebody holds what one of these needs: that one comes again later, the others go on."""
         for one in waiting:
-            if len(waiting) > 1:
-                try:
-                    await self._beat([one])
-                    continue
-                except (Conflict, Unavailable):
-                    pass
-                except Exception as other:
-                    self._refuse(one, other)
-                    continue
-            self._postpone(one, error)
+            try:
+                await self._beat([one], frozenset())
+            except (Conflict, Unavailable):
+                self._postpone(one, error)
+            except Exception as other:
+                self._refuse(one, other)
 
     def _postpone(self, one: Waiting, error: Exception) -> None:
         future = one[1]
@@ -232,7 +237,7 @@ class Engine:
         self._wake.set()
 
     def _bring_back(self, one: Waiting) -> None:
-        self._inbox.append(one)
+        self._again.append(one)
         self._wake.set()
 
     def _refuse(self, waiting: Waiting, error: Exception) -> None:
@@ -242,9 +247,11 @@ class Engine:
         if not future.done():
             future.set_exception(error)
 
-    async def _beat(self, waiting: Sequence[Waiting]) -> None:
+    async def _beat(self, waiting: Sequence[Waiting], held: frozenset[str]) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         try:
+            if held and self._shared is not None:
+                await self._shared.hold(held)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
             world.changes.runs = list(world.touched.values())
@@ -252,7 +259,9 @@ class Engine:
                 await self.store.release()
             else:
                 await self.store.commit(world.changes)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Conflict):
+                error.run_ids = frozenset(world.touched)
             await self.store.release()
             for run_id in world.runs:
                 self._cache.drop(run_id)
@@ -376,8 +385,7 @@ class Engine:
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
-            self._note_worker(worker_key, worker)
-            if self._herald is not None:
+            if self._note_worker(worker_key, worker) and self._herald is not None:
                 self._herald.registered(worker_key)
         for key, names in world.exhausted:
             self._matcher.exhausted(key, names)
@@ -393,20 +401,27 @@ class Engine:
                 run.mark_saved()
             self._cache.keep(run)
 
-    def _note_worker(self, key: WorkerKey, worker: Worker | None) -> None:
+    def _note_worker(self, key: WorkerKey, worker: Worker | None) -> bool:
+        """Take a registration in; whether it is a new one, and not only a sign of life."""
         before = self.workers.get(key)
-        if before is not None and _ended(before, worker):
+        has_ended = before is not None and _ended(before, worker)
+        if before is not None and has_ended:
             self._matcher.registration_ended(before)
         if worker is None:
             self.workers.pop(key, None)
         else:
             self.workers[key] = worker
+        return has_ended or before is None
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
             self._on_change(run.run_id)
             if self._herald is not None:
                 self._herald.changed(run.run_id)
+
+
+def _busy() -> Unavailable:
+    return Unavailable("storage_busy", "somebody else holds what this needs")
 
 
 def _ended(before: Worker, after: Worker | None) -> bool:

@@ -42,8 +42,11 @@ READERS_MAX = 4
 """How many readers may ask at the same time."""
 _DUE_TAKEN = 5 * SECOND
 """How long due rows are a node's alone: if it dies with them, others take them up then."""
+_BEATS_KEPT = 100
+"""Of its own beats a node needs to find only the last one again."""
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
+_BEGIN = "begin; set local lock_timeout = '250ms'"
 _NOTHING: Mapping[str, Run] = {}
 
 
@@ -58,7 +61,6 @@ class PostgresStore:
         self._clock = clock
         self._epoch = 0
         self._beat = 0
-        self._beat_on_disk = 0
         self._in_transaction = False
         self._lane = Line(url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol)
         self._reader_lines = [Line(url, pooled=pooled, session=SESSION) for _ in range(READERS_MAX)]
@@ -89,6 +91,9 @@ class PostgresStore:
             await add_partitions(await line.connect(), self._clock.now())
         await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
 
+    async def note_life(self) -> None:
+        await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
+
     async def close(self) -> None:
         await self._lane.close()
         for line in self._reader_lines:
@@ -97,7 +102,7 @@ class PostgresStore:
     async def _enrol(self, line: Line) -> None:
         """On a new connection: from now on nothing of an older one can be committed any more."""
         found = await line.ask(self._sql["enrol"], self._node_id, self._clock.now())
-        self._epoch, self._beat_on_disk = found[0]
+        self._epoch = found[0][0]
         self._in_transaction = False
 
     # Loading -------------------------------------------------------------------------------------
@@ -170,6 +175,10 @@ class PostgresStore:
         found = await self._ask("load_ready", *key, list(names), limit)
         return [ReadyTask(row[0], row[1], plain(row[2])) for row in found]
 
+    async def hold(self, run_ids: Collection[str]) -> None:
+        await self._begin()
+        await self._ask("hold_runs", list(run_ids))
+
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
         return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
 
@@ -177,7 +186,7 @@ class PostgresStore:
         if not self._in_transaction:
             await self._lane.connect_patiently()
             try:
-                await self._lane.command("begin")
+                await self._lane.command(_BEGIN)
             except Lost as error:
                 raise Conflict("the connection broke before anything was written") from error
             self._in_transaction = True
@@ -196,11 +205,11 @@ class PostgresStore:
     async def commit(self, changes: Changes) -> None:
         if not self._in_transaction:
             await self._lane.connect_patiently()
-        self._beat = beat = max(self._beat, self._beat_on_disk) + 1
+        self._beat += 1
         now = self._clock.now()
         parts: dict[str, dict[str, Any]] = {
             "fence": {"node_id": self._node_id, "epoch": self._epoch},
-            "note_beat": {"beat": beat, "now": now, "node_id": self._node_id},
+            "note_beat": {"node_id": self._node_id, "number": self._beat},
             **parts_of(collect(changes)),
         }
         for part in ("insert_worker", "update_worker"):
@@ -214,9 +223,9 @@ class PostgresStore:
                 self._in_transaction = False
         except Lost:
             self._in_transaction = False
-            # How it ended is not known here. On a new connection it is: see `_enrol`.
-            await self._lane.connect_patiently()
-            if self._beat_on_disk != beat:
+            # How it ended is not known here. On a new connection, which ends what the old one had
+            # under way, it is.
+            if not await self._ask("find_beat", self._node_id, self._beat):
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
         if not is_fenced:
