@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
+import asyncpg
 import httpx
 import uvloop
 
 from perdure.core.payload import Frame, decode, encode
 from perdure.server.assemble import Server
-from perdure.server.settings import Settings
+from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
 
@@ -192,14 +193,13 @@ class Parked:
 class Wire:
     """Both planes of one live server."""
 
-    def __init__(self, loop: Loop, settings: Settings, path: Path) -> None:
+    def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop = loop
         self.clock = FakeClock()
         self.server: Server
         self.connections: Connections
         self.port = 0
         self._settings = settings
-        self._path = path
         self._ready: asyncio.Event
         self._stop: asyncio.Event
         self._life: asyncio.Task[None]
@@ -240,7 +240,8 @@ class Wire:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(server.engine.run())
-                loops = [group.create_task(work, name=name) for name, work in server.loops()]
+                # A clock that stands still tells nobody when to look around, and nobody is there.
+                firing = group.create_task(server.deadlines.run(server.engine))
                 listener = socket.create_server(("127.0.0.1", 0))
                 self.port = listener.getsockname()[1]
                 self.connections = Connections(server.app)
@@ -254,8 +255,7 @@ class Wire:
                     await asyncio.gather(*self._under_way, return_exceptions=True)
                     self._under_way.clear()
                 await self.connections.drain(PATIENCE_SECONDS)
-                for loop in loops:
-                    loop.cancel()
+                firing.cancel()
                 server.engine.stop()
                 await beat
         finally:
@@ -282,11 +282,19 @@ class Wire:
         """Time passes, and what is due happens."""
         self.run(self.clock.advance(seconds=seconds))
 
+    def look_around(self) -> None:
+        """Where there may be other nodes: see what they did, as a server does now and then."""
+        if self.server.neighbours is not None:
+            self.run(self.server.neighbours.lookout.look())
+
     # The disk ------------------------------------------------------------------------------------
 
     def stored(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table."""
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        store = self._settings.store
+        if is_postgres(store):
+            return self.run(postgres_rows(store))
+        connection = apsw.Connection(str(sqlite_path(store)), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             tables = [
                 str(name)
@@ -306,7 +314,13 @@ class Wire:
         """What happens inside leaves no trace on the disk."""
         before = self.stored()
         yield
-        assert self.stored() == before
+        after = self.stored()
+        changed = {
+            name: [row for row in rows if row not in before[name]]
+            for name, rows in after.items()
+            if rows != before[name]
+        }
+        assert not changed, changed
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -468,13 +482,33 @@ class Wire:
         return started
 
 
+async def postgres_rows(url: str) -> dict[str, list[tuple[object, ...]]]:
+    """Every row of every table, except who takes part."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            tables = await connection.fetch(
+                "select relname from pg_class join pg_namespace on pg_namespace.oid = relnamespace "
+                "where nspname = 'perdure' and relkind in ('r', 'p') and not relispartition "
+                "and relname not in ('node', 'beat') order by relname"
+            )
+            return {
+                table: sorted(
+                    map(tuple, await connection.fetch(f"select * from perdure.{table}")), key=repr
+                )
+                for (table,) in tables
+            }
+    finally:
+        await connection.close()
+
+
 @contextmanager
 def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
-    """A live server on a fresh file, without credentials unless some are given."""
-    path = folder / "perdure.db"
-    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, **settings}
+    """A live server, on a fresh file unless told otherwise, without credentials unless given."""
+    store = f"sqlite:///{folder / 'perdure.db'}"
+    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, "store": store, **settings}
     with a_loop() as loop:
-        wire = Wire(loop, Settings(store=f"sqlite:///{path}", **chosen), path)
+        wire = Wire(loop, Settings(**chosen))
         wire.open()
         try:
             yield wire

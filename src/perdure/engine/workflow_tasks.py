@@ -56,8 +56,10 @@ class CompleteWorkflowTask(TaskOperation):
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
+        before = run.last_task
         receipt = complete_task(run, world.moment, self._report, self._commands)
-        world.changed(run)
+        if receipt is not before:
+            world.changed(run)
         return TaskCompleted(run.run_id, run.status.value, receipt)
 
 
@@ -82,6 +84,7 @@ class FailWorkflowTask(TaskOperation):
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
+        before = run.last_task
         receipt = fail_task(
             run,
             world.moment,
@@ -89,7 +92,8 @@ class FailWorkflowTask(TaskOperation):
             failure_type=self._failure_type,
             message=self._message,
         )
-        world.changed(run)
+        if receipt is not before:
+            world.changed(run)
         return TaskCompleted(run.run_id, run.status.value, receipt)
 
 
