@@ -34,7 +34,12 @@ from perdure.store.interface import (
 )
 from perdure.store.postgres.errors import Lost
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
-from perdure.store.postgres.schema import add_partitions, migrate, require_safe
+from perdure.store.postgres.schema import (
+    add_partitions,
+    migrate,
+    require_finished,
+    require_safe,
+)
 from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.writing import collect, parts_of
 
@@ -68,6 +73,8 @@ class PostgresStore:
 
     async def open(self) -> None:
         await self.migrate()
+        async with self._reader() as line:
+            await require_finished(await line.connect())
         await self._lane.connect_patiently()
         await self.make_room()
 
@@ -90,6 +97,10 @@ class PostgresStore:
         await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
 
     async def close(self) -> None:
+        if self._lane.is_open:
+            # Else it looks for a while as if we still wrote.
+            with contextlib.suppress(Lost, Unavailable, Conflict):
+                await self._lane.ask(self._sql["leave"], self._node_id)
         await self._lane.close()
         for line in self._reader_lines:
             await line.close()

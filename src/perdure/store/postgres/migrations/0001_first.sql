@@ -149,3 +149,9 @@ create table perdure.node (
     beat bigint not null,
     seen_at bigint not null
 ) with (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+
+-- What the store says about itself: that a copy into it is not finished.
+create table perdure.meta (
+    key text collate ucs_basic not null primary key,
+    value text not null
+);

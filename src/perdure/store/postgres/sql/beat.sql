@@ -166,3 +166,8 @@ returning epoch, beat
 -- name: forget_nodes
 delete from perdure.node
  where seen_at < :before::bigint
+
+-- name: leave
+-- Say goodbye: this node writes no more.
+delete from perdure.node
+ where node_id = :node_id::text
