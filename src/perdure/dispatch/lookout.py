@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 INTERVAL = 5 * SECOND
 _SKEW = 10 * SECOND
 """How far back registrations are looked at again: a slow commit may come late."""
+_LIFE_EVERY = 4
 _CLOCK_EVERY = 12
 _ROOM_EVERY = 720
 
@@ -64,6 +65,8 @@ class Lookout:
         await self._polling.recover(self._store)
         await self._look_at_watched()
         self._looks += 1
+        if self._looks % _LIFE_EVERY == 0:
+            await self._store.note_life()
         if self._looks % _CLOCK_EVERY == 0 and isinstance(self._clock, FollowingClock):
             await self._clock.follow(self._store.read_clock)
         if self._looks % _ROOM_EVERY == 0:

@@ -376,8 +376,7 @@ class Engine:
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
-            self._note_worker(worker_key, worker)
-            if self._herald is not None:
+            if self._note_worker(worker_key, worker) and self._herald is not None:
                 self._herald.registered(worker_key)
         for key, names in world.exhausted:
             self._matcher.exhausted(key, names)
@@ -393,14 +392,17 @@ class Engine:
                 run.mark_saved()
             self._cache.keep(run)
 
-    def _note_worker(self, key: WorkerKey, worker: Worker | None) -> None:
+    def _note_worker(self, key: WorkerKey, worker: Worker | None) -> bool:
+        """Take a registration in; whether it is a new one, and not only a sign of life."""
         before = self.workers.get(key)
-        if before is not None and _ended(before, worker):
+        has_ended = before is not None and _ended(before, worker)
+        if before is not None and has_ended:
             self._matcher.registration_ended(before)
         if worker is None:
             self.workers.pop(key, None)
         else:
             self.workers[key] = worker
+        return has_ended or before is None
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():

@@ -180,7 +180,8 @@ class ForgetWorkers(Operation):
     def decide(self, world: World) -> None:
         for namespace, worker_id in self._keys:
             known = world.find_worker(namespace, worker_id)
-            if known is not None and is_forgettable(known, world.moment.now):
+            # One that is gone already was forgotten by another node.
+            if known is None or is_forgettable(known, world.moment.now):
                 world.changes.workers[(namespace, worker_id)] = None
 
 

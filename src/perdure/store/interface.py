@@ -182,6 +182,10 @@ class SharedStore(Store, Protocol):
         """The time that all nodes go by."""
         ...
 
+    async def note_life(self) -> None:
+        """Say that this node lives."""
+        ...
+
     async def make_room(self) -> None:
         """Prepare for the time to come, and forget who has not been seen for long."""
         ...

@@ -33,7 +33,7 @@ from perdure.store.postgres.schema import (
 from perdure.store.postgres.statements import Statements
 
 SILENCE = 30 * SECOND
-"""For how long a node that said no goodbye must have written nothing."""
+"""For how long nothing was seen of a node that said no goodbye. Living nodes note it more often."""
 PAGE_SECONDS_MAX = 600.0
 _FETCHED_ROWS = 32
 """How many rows are in flight at once; each may be large."""
@@ -92,7 +92,7 @@ class PostgresEnd:
             return "servers are connected to it; stop them first"
         if nodes:
             silence = f"less than {SILENCE // SECOND} seconds ago"
-            return f"a node wrote {silence} and did not say goodbye; if it is gone, try again later"
+            return f"a node was here {silence} and said no goodbye; if it is gone, try again later"
         return None
 
     # As the target -------------------------------------------------------------------------------

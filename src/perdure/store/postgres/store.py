@@ -47,6 +47,8 @@ READERS_MAX = 4
 """How many readers may ask at the same time."""
 _DUE_TAKEN = 5 * SECOND
 """How long due rows are a node's alone: if it dies with them, others take them up then."""
+_BEATS_KEPT = 100
+"""Of its own beats a node needs to find only the last one again."""
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
 _NOTHING: Mapping[str, Run] = {}
@@ -63,7 +65,6 @@ class PostgresStore:
         self._clock = clock
         self._epoch = 0
         self._beat = 0
-        self._beat_on_disk = 0
         self._in_transaction = False
         self._lane = Line(url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol)
         self._reader_lines = [Line(url, pooled=pooled, session=SESSION) for _ in range(READERS_MAX)]
@@ -96,6 +97,9 @@ class PostgresStore:
             await add_partitions(await line.connect(), self._clock.now())
         await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
 
+    async def note_life(self) -> None:
+        await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
+
     async def close(self) -> None:
         if self._lane.is_open:
             # Else it looks for a while as if we still wrote.
@@ -108,7 +112,7 @@ class PostgresStore:
     async def _enrol(self, line: Line) -> None:
         """On a new connection: from now on nothing of an older one can be committed any more."""
         found = await line.ask(self._sql["enrol"], self._node_id, self._clock.now())
-        self._epoch, self._beat_on_disk = found[0]
+        self._epoch = found[0][0]
         self._in_transaction = False
 
     # Loading -------------------------------------------------------------------------------------
@@ -207,11 +211,11 @@ class PostgresStore:
     async def commit(self, changes: Changes) -> None:
         if not self._in_transaction:
             await self._lane.connect_patiently()
-        self._beat = beat = max(self._beat, self._beat_on_disk) + 1
+        self._beat += 1
         now = self._clock.now()
         parts: dict[str, dict[str, Any]] = {
             "fence": {"node_id": self._node_id, "epoch": self._epoch},
-            "note_beat": {"beat": beat, "now": now, "node_id": self._node_id},
+            "note_beat": {"node_id": self._node_id, "number": self._beat},
             **parts_of(collect(changes)),
         }
         for part in ("insert_worker", "update_worker"):
@@ -225,9 +229,9 @@ class PostgresStore:
                 self._in_transaction = False
         except Lost:
             self._in_transaction = False
-            # How it ended is not known here. On a new connection it is: see `_enrol`.
-            await self._lane.connect_patiently()
-            if self._beat_on_disk != beat:
+            # How it ended is not known here. On a new connection, which ends what the old one had
+            # under way, it is.
+            if not await self._ask("find_beat", self._node_id, self._beat):
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
         if not is_fenced:

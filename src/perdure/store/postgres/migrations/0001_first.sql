@@ -141,17 +141,25 @@ create table perdure.namespace (
 );
 insert into perdure.namespace (name) values ('default');
 
--- Every process that writes, and the number of its last beat that is on disk. A process whose
--- connection broke in the middle of a commit raises its epoch and reads here how that ended.
-create table perdure.node (
-    node_id text collate ucs_basic not null primary key,
-    epoch bigint not null,
-    beat bigint not null,
-    seen_at bigint not null
-) with (fillfactor = 50, autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
-
 -- What the store says about itself: that a copy into it is not finished.
 create table perdure.meta (
     key text collate ucs_basic not null primary key,
     value text not null
 );
+
+-- Every process that writes. A process whose connection broke in the middle of a commit raises its
+-- epoch here, which that commit, if it is still under way, must end before; then it looks whether
+-- its beat is there.
+create table perdure.node (
+    node_id text collate ucs_basic not null primary key,
+    epoch bigint not null,
+    seen_at bigint not null
+) with (fillfactor = 50);
+
+-- The beats that are on disk. Rows are added and, when they are old, removed, never changed: a row
+-- that changes with every beat would be found ever more slowly while a backup runs.
+create table perdure.beat (
+    node_id text collate ucs_basic not null,
+    number bigint not null,
+    primary key (node_id, number)
+) with (autovacuum_vacuum_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);

@@ -158,16 +158,43 @@ select target
 -- name: enrol
 -- Take part, or take part anew: whatever an earlier connection of this node still has under way
 -- is either on disk when this returns, or can no longer get there.
-insert into perdure.node (node_id, epoch, beat, seen_at)
-values (:node_id::text, 1, 0, :now::bigint)
+insert into perdure.node (node_id, epoch, seen_at)
+values (:node_id::text, 1, :now::bigint)
 on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
-returning epoch, beat
-
--- name: forget_nodes
-delete from perdure.node
- where seen_at < :before::bigint
+returning epoch
 
 -- name: leave
 -- Say goodbye: this node writes no more.
-delete from perdure.node
+with gone as (
+    delete from perdure.node
+     where node_id = :node_id::text
+)
+delete from perdure.beat
  where node_id = :node_id::text
+
+-- name: find_beat
+select number
+  from perdure.beat
+ where node_id = :node_id::text
+   and number = :number::bigint
+
+-- name: note_life
+-- This node lives, and needs its old beats no more.
+with alive as (
+    update perdure.node
+       set seen_at = :now::bigint
+     where node_id = :node_id::text
+)
+delete from perdure.beat
+ where node_id = :node_id::text
+   and number < :before::bigint
+
+-- name: forget_nodes
+with gone as (
+    delete from perdure.node
+     where seen_at < :before::bigint
+    returning node_id
+)
+delete from perdure.beat
+ using gone
+ where beat.node_id = gone.node_id

@@ -15,7 +15,7 @@ fence as (
       from perdure.node
      where node.node_id = :node_id::text
        and node.epoch = :epoch::bigint
-       for update
+       for share
 ),
 fence_ok as (select count(*) = 1 as ok from fence)
 
@@ -56,10 +56,9 @@ held_workers_ok as (select count(*) = cardinality(:worker_ids::text[]) as ok fro
 
 -- name: note_beat
 note_beat as (
-    update perdure.node
-       set beat = :beat::bigint, seen_at = :now::bigint
-     where node.node_id = :node_id::text
-       and (select ok from gate)
+    insert into perdure.beat (node_id, number)
+    select :node_id::text, :number::bigint
+     where (select ok from gate)
 )
 
 -- name: insert_run

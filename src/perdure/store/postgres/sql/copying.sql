@@ -1,7 +1,7 @@
 -- What a copy reads: every table from end to end, in the form that all stores know.
 
 -- name: find_life
--- Who may still write: servers that are connected, and nodes that wrote lately.
+-- Who may still write: servers that are connected, and nodes that were here lately.
 select (select count(*)
           from pg_stat_activity
          where datname = current_database()
@@ -12,9 +12,10 @@ select (select count(*)
 
 -- name: read_nodes
 -- How far every node has come.
-select node_id, epoch, beat
+select node.node_id, node.epoch,
+       (select max(beat.number) from perdure.beat where beat.node_id = node.node_id)
   from perdure.node
- order by node_id
+ order by node.node_id
 
 -- name: find_anything
 -- Whether the store holds anything that a fresh one does not.
