@@ -5,8 +5,8 @@ moment, how often a row was written) begins anew, and what can be found out from
 target says that it is unfinished until everything was read again and compared.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
@@ -70,7 +70,7 @@ class End(Protocol):
         """To be filled. Refuses one that holds something. From now on it cannot be served."""
         ...
 
-    def pages(self, table: str) -> AsyncIterator[list[Row]]:
+    def pages(self, table: str) -> AsyncGenerator[list[Row], None]:
         """Every row of a table, as it stands on disk."""
         ...
 
@@ -169,22 +169,23 @@ async def _copy(source: End, target: End) -> list[Compared]:
 
 async def _copy_table(source: End, target: End, table: str) -> Digest:
     digest = Digest()
-    pages = source.pages(table)
-    while True:
-        with _named("--from"):
-            page = await anext(pages, None)
-        if page is None:
-            return digest
-        digest.add(page)
-        with _named("--to"):
-            await target.take_in(table, page)
+    async with aclosing(source.pages(table)) as pages:
+        while True:
+            with _named("--from"):
+                page = await anext(pages, None)
+            if page is None:
+                return digest
+            digest.add(page)
+            with _named("--to"):
+                await target.take_in(table, page)
 
 
 async def _compare(target: End, table: str, given: Digest) -> Compared:
     taken = Digest()
     with _named("--to"):
-        async for page in target.pages(table):
-            taken.add(page)
+        async with aclosing(target.pages(table)) as pages:
+            async for page in pages:
+                taken.add(page)
     return Compared(table, given.rows, given.text, taken.rows, taken.text)
 
 

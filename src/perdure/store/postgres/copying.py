@@ -6,7 +6,7 @@ looked whether any node wrote since.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import asyncpg
 
@@ -148,7 +148,7 @@ class PostgresEnd:
 
     # As either -----------------------------------------------------------------------------------
 
-    async def pages(self, table: str) -> AsyncIterator[list[Row]]:
+    async def pages(self, table: str) -> AsyncGenerator[list[Row], None]:
         page = Page()
         query = self._sql[f"give_{table}"]
         with _refusals():

@@ -1,6 +1,6 @@
 """A SQLite file as one end of a copy. Its lock is ours meanwhile, so nobody else writes to it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class SqliteEnd:
         if holds_something:
             raise Unavailable("storage_not_empty", "it is not empty; copy into a fresh one")
 
-    async def pages(self, table: str) -> AsyncIterator[list[Row]]:
+    async def pages(self, table: str) -> AsyncGenerator[list[Row], None]:
         page = Page()
         with self._refusals():
             for row in self._connection.execute(self._sql[f"give_{table}"]):
