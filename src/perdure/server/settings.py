@@ -122,14 +122,14 @@ def sqlite_path(store: str) -> Path:
     parts = urlsplit(store)
     if parts.scheme != "sqlite" or parts.netloc or parts.query:
         raise SettingsError(
-            "--store is sqlite:///path/to/file.db or postgresql://user@host/database, "
+            "a store is sqlite:///path/to/file.db or postgresql://user@host/database, "
             f"not {store.split(':')[0]}:…"
         )
     path = unquote(parts.path)
     if path.startswith("/./"):
         return Path(path[1:])
     if len(path) < 2:
-        raise SettingsError("--store sqlite:/// needs the path of a file")
+        raise SettingsError("sqlite:/// needs the path of a file")
     return Path(path)
 
 

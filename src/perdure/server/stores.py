@@ -2,9 +2,12 @@
 
 from perdure.clock import Clock
 from perdure.server.settings import Settings, is_postgres, sqlite_path
+from perdure.store.copying import End
 from perdure.store.interface import Store
+from perdure.store.postgres.copying import PostgresEnd
 from perdure.store.postgres.hints import HintWire
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.copying import SqliteEnd
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -22,3 +25,10 @@ def make_hint_wire(settings: Settings) -> HintWire | None:
         return None
     url = settings.store_direct or (settings.store if settings.pooler == "none" else None)
     return None if url is None else HintWire(url)
+
+
+def make_end(store: str, *, clock: Clock) -> End:
+    """A store as one end of a copy."""
+    if is_postgres(store):
+        return PostgresEnd(store, clock=clock)
+    return SqliteEnd(sqlite_path(store))

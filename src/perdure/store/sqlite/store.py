@@ -35,35 +35,19 @@ from perdure.store.interface import (
 )
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
     migrate,
     note_clean_stop,
     prepare_writer,
+    require_finished,
     verify_after_crash,
 )
 
 PACKAGE = "perdure.store.sqlite"
 _END_OF_TIME = 2**62
 _NOTHING: Mapping[str, Run] = {}
-
-_UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.BusyError, "storage_busy"),
-    (apsw.LockedError, "storage_busy"),
-    (apsw.FullError, "storage_full"),
-    (apsw.IOError, "storage_error"),
-    (apsw.ReadOnlyError, "storage_read_only"),
-    (apsw.CantOpenError, "storage_error"),
-    (apsw.CorruptError, "storage_corrupt"),
-    (apsw.NotADBError, "storage_corrupt"),
-)
-
-
-def _unavailable(error: apsw.Error) -> Unavailable:
-    for kind, reason in _UNAVAILABLE:
-        if isinstance(error, kind):
-            return Unavailable(reason, f"the store refuses: {error}", 2)
-    raise error
 
 
 class SqliteStore:
@@ -88,7 +72,7 @@ class SqliteStore:
         except BaseException as error:
             self._guard.release()
             if isinstance(error, apsw.Error):
-                error = _unavailable(error)
+                error = unavailable(error)
             if isinstance(error, Unavailable):
                 raise Unavailable(error.reason, f"{self._path}: {error.message}") from error
             raise
@@ -97,6 +81,7 @@ class SqliteStore:
         self._writer = apsw.Connection(str(self._path))
         prepare_writer(self._writer)
         migrate(self._writer, PACKAGE)
+        require_finished(self._writer)
         verify_after_crash(self._writer)
         flags = apsw.SQLITE_OPEN_READONLY
         self._reader = apsw.Connection(str(self._path), flags=flags)
@@ -191,7 +176,7 @@ class SqliteStore:
         try:
             return self._writer.execute(self._sql[query], tuple(values)).fetchall()
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     # Committing ----------------------------------------------------------------------------------
 
@@ -203,7 +188,7 @@ class SqliteStore:
             await self._committer.commit(writer, runs=len(changes.runs))
         except apsw.Error as error:
             self._roll_back()
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         except BaseException:
             self._roll_back()
             raise
@@ -265,7 +250,7 @@ class SqliteStore:
         try:
             return self._collect_events(run_id, after, limit)
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def _collect_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []
@@ -286,7 +271,7 @@ class SqliteStore:
         try:
             return self._reader.execute(self._sql[query], tuple(values)).fetchall()
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def _read_bulk(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         def ask() -> list[tuple[Any, ...]]:
@@ -295,7 +280,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._librarian, ask)
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
 
 def _array(values: Iterable[str]) -> str:
