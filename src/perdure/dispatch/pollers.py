@@ -76,11 +76,16 @@ class PollerYard:
         self._ready: dict[QueueKey, set[str]] = {}
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
+        self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
         self._is_closed = False
 
     def connect(self, claim: Callable[[QueueKey], None]) -> None:
         """Say how to make the engine look for ready tasks of a queue."""
         self._claim = claim
+
+    def on_registration_ended(self, tell: Callable[[Worker], None]) -> None:
+        """Say who else must hear of it: polls of other kinds are parked elsewhere."""
+        self._on_registration_ended = tell
 
     @property
     def count(self) -> int:
@@ -144,6 +149,7 @@ class PollerYard:
                 if same and not poller.answer.done():
                     self.leave(poller)
                     poller.answer.cancel()
+        self._on_registration_ended(worker)
 
     # For the engine ------------------------------------------------------------------------------
 

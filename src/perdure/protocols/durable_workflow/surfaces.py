@@ -20,6 +20,9 @@ from perdure.web.message import HttpError, Request, Response
 
 encode = msgspec.json.encode
 
+_NAMED_OPERATIONS = frozenset({"signal", "query"})
+"""Those that call something of the workflow by its name."""
+
 CONTROL_HEADER = b"x-durable-workflow-control-plane-version"
 WORKER_HEADER = b"x-durable-workflow-protocol-version"
 
@@ -133,9 +136,9 @@ class ControlSurface:
             "operation": operation,
             "workflow_id": workflow_id,
         }
-        if operation == "signal":
+        if operation in _NAMED_OPERATIONS:
             block["operation_name"] = request.params.get("name")
-            block["operation_name_field"] = "signal_name"
+            block["operation_name_field"] = f"{operation}_name"
         for name in RESPONSE_CONTRACT_FIELDS:
             if name in body:
                 block[name] = body[name]
