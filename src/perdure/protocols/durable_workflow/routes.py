@@ -66,12 +66,15 @@ def routes(
         ("POST", f"{activities}/{{task_id}}/renew-lease", worker.renew_activity),
         ("POST", f"{activities}/{{task_id}}/complete", worker.complete_activity),
         ("POST", f"{activities}/{{task_id}}/fail", worker.fail_activity),
+    ):
+        table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
+    for method, path, handler in (
         ("POST", "/api/worker/query-tasks/poll", queries.poll),
         ("GET", f"{query}/status", queries.show),
         ("POST", f"{query}/complete", queries.complete),
         ("POST", f"{query}/fail", queries.fail),
     ):
-        table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
+        table.append(Route(method, path, WORKER, worker_surface, handler))
     return table
 
 
