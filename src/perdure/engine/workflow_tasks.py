@@ -58,7 +58,7 @@ class CompleteWorkflowTask(TaskOperation):
         run = self.require_run(world)
         receipt = complete_task(run, world.moment, self._report, self._commands)
         world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class FailWorkflowTask(TaskOperation):
@@ -90,7 +90,7 @@ class FailWorkflowTask(TaskOperation):
             message=self._message,
         )
         world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class Renewed(Struct, frozen=True):
@@ -118,7 +118,7 @@ class RenewWorkflowTask(TaskOperation):
         )
         expires_at = renew_task(run, world.moment, task, self._timeout)
         world.changed(run)
-        return Renewed(expires_at, run.status.value)
+        return Renewed(expires_at, str(run.status))
 
 
 class Page(Struct, frozen=True):

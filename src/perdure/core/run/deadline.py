@@ -16,7 +16,6 @@ from perdure.core.run.state import (
     Timer,
 )
 
-
 _NO_TIMEOUTS = ActivityTimeouts()
 
 
