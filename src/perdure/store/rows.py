@@ -64,7 +64,7 @@ def run_row(run: Run) -> tuple[Any, ...]:
         run.queue,
         run.run_number,
         run.started_at,
-        run.status.value,
+        str(run.status),
         run.closed_at,
         run.version,
         None if task is None or task.lease is None else task.lease.owner,

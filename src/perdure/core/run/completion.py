@@ -213,6 +213,8 @@ def _close_open_wait(
     A signal wait needs no such word: it is over when a task has shown its signal to the code.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
+    if wait is None:
+        return
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
     if isinstance(wait, ConditionWait):
         # Beside a step without an outcome the code cannot have advanced, whatever it sends again.

@@ -235,7 +235,7 @@ class WorkerPlane:
             200,
             {
                 "task": None,
-                "poll_status": answer.status.value,
+                "poll_status": answer.status,
                 "server_time": instant.text(self._clock.now()),
             },
         )
@@ -247,7 +247,7 @@ class WorkerPlane:
             {
                 "task": task,
                 "lease": lease,
-                "poll_status": answer.status.value,
+                "poll_status": answer.status,
                 "server_time": instant.text(self._clock.now()),
             },
         )
