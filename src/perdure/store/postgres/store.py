@@ -223,9 +223,7 @@ class PostgresStore:
                 self._in_transaction = False
         except Lost:
             self._in_transaction = False
-            # How it ended is not known here. On a new connection, which ends what the old one had
-            # under way, it is.
-            if not await self._ask("find_beat", self._node_id, self._beat):
+            if not await self._is_on_disk():
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
         if not is_fenced:
@@ -235,6 +233,18 @@ class PostgresStore:
             raise Conflict("another node was faster")
         for run in changes.runs:
             run.version += 1
+
+    async def _is_on_disk(self) -> bool:
+        """How a commit ended whose connection broke.
+
+        A new connection ends what the old one had under way. Until there is one nobody knows, and
+        nothing may be decided again.
+        """
+        try:
+            return bool(await self._ask("find_beat", self._node_id, self._beat))
+        except (Conflict, Unavailable) as error:
+            told = f"how a commit ended is not known: {error}"
+            raise Unavailable("storage_unavailable", told, 2) from error
 
     async def release(self) -> None:
         if not self._in_transaction:
