@@ -12,6 +12,7 @@ from bench.measures import (
     latency,
     long_run,
     parked,
+    queries,
     throughput,
 )
 from bench.report import Figure
@@ -28,6 +29,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "f": parked.measure,
     "g": footprint.measure,
     "h": history.measure,
+    "k": queries.measure,
 }
 
 NODE_MEASURES: Final[Mapping[str, Measure]] = {

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.core.limits import DUE_PER_BEAT_MAX, SECOND
@@ -29,6 +30,11 @@ class DeadlineLoop:
         self._look_at = 0
         self._stuck: set[str] = set()
         self._idle_look = _IDLE_LOOK
+        self._others: list[Callable[[], int | None]] = []
+
+    def also(self, pass_time: Callable[[], int | None]) -> None:
+        """Time passes for something in memory as well; it returns when it is due next."""
+        self._others.append(pass_time)
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -51,6 +57,10 @@ class DeadlineLoop:
 
     async def _fire(self, engine: Engine) -> None:
         self._next_at = None
+        for pass_time in self._others:
+            due_at = pass_time()
+            if due_at is not None:
+                self.arm(due_at)
         on_disk = await engine.store.find_next_due(self._clock.now())
         if on_disk is not None and on_disk <= self._clock.now():
             await self._fire_due(engine)

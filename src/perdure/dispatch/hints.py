@@ -20,6 +20,7 @@ from perdure.core.limits import (
     SECOND,
 )
 from perdure.dispatch.pollers import PollerYard
+from perdure.dispatch.query_messages import QueueName
 from perdure.dispatch.watching import Watchers
 from perdure.store.interface import QueueKey, Unavailable
 
@@ -72,6 +73,7 @@ class Hints:
         self._refresh_worker = refresh_worker
         self._waiting: OrderedDict[Hint, None] = OrderedDict()
         self._wake = asyncio.Event()
+        self.on_query: Callable[[str, QueueName, str], None] = lambda node, key, name: None
         # Runs that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
@@ -95,6 +97,10 @@ class Hints:
 
     def watching(self, run_id: str) -> None:
         self._tell(Hint("watch", (run_id,)))
+
+    def asked(self, key: QueueName, name: str) -> None:
+        """A query waits here, and nobody here polls for it."""
+        self._tell(Hint("query", (*key, name)))
 
     def _tell(self, hint: Hint) -> None:
         self._waiting[hint] = None
@@ -140,9 +146,9 @@ class Hints:
         if message.node == self._node_id:
             return
         for hint in message.hints:
-            await self._take_in(hint)
+            await self._take_in(message.node, hint)
 
-    async def _take_in(self, hint: Hint) -> None:
+    async def _take_in(self, node: str, hint: Hint) -> None:
         match hint:
             case Hint("ready", (namespace, queue, kind, name)):
                 self._yard.offered(QueueKey(namespace, queue, kind), name)
@@ -153,6 +159,8 @@ class Hints:
                 self._remote.move_to_end(run_id)
                 while len(self._remote) > REMOTE_WATCHES_MAX:
                     self._remote.popitem(last=False)
+            case Hint("query", (namespace, queue, name)):
+                self.on_query(node, QueueName(namespace, queue), name)
             case Hint("worker", (namespace, worker_id)):
                 await self._refresh_worker((namespace, worker_id))
             case _:

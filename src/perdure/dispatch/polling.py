@@ -98,15 +98,15 @@ class Polling:
             earlier = self._polls.get(key)
             if earlier is not None and (answer := await self._repeat(poll, earlier)) is not None:
                 return answer
-            if (worker.namespace, worker.worker_id) in self._inherited:
+            if self._inherited and (worker.namespace, worker.worker_id) in self._inherited:
                 answer = await self._inherit(poll)
                 if answer is not None:
                     return answer
         types = worker.workflow_types if poll.kind == "workflow" else worker.activity_types
         poller = ParkedPoller(
-            key=QueueKey(poll.namespace, poll.queue, poll.kind),
-            worker=worker,
-            names=routing_names(types, worker.build_id),
+            QueueKey(poll.namespace, poll.queue, poll.kind),
+            worker,
+            routing_names(tuple(types), worker.build_id),
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
@@ -140,7 +140,8 @@ class Polling:
         timer = asyncio.get_running_loop().call_later(seconds, answer.cancel)
         watch(answer.cancel)
         try:
-            return await answer
+            delivery: Delivery = await answer
+            return delivery
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():

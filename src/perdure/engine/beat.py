@@ -22,6 +22,7 @@ from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
+from perdure.engine.reply import Reply
 from perdure.engine.world import World
 from perdure.store.interface import Conflict, QueueKey, Store, Unavailable, shared
 
@@ -121,14 +122,15 @@ class Engine:
         for worker in workers:
             self._note_worker((worker.namespace, worker.worker_id), worker)
 
-    async def submit(self, operation: Operation) -> Any:
-        """Have an operation decided. Returns its reply once that is on disk."""
+    def submit(self, operation: Operation) -> Reply:
+        """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
             raise Unavailable("server_overloaded", "too many operations are waiting")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append((operation, future))
-        self._wake.set()
-        return await future
+        reply = Reply()
+        self._inbox.append((operation, reply))
+        if not self._wake.is_set():
+            self._wake.set()
+        return reply
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -391,8 +393,8 @@ class Engine:
             self._matcher.exhausted(key, names)
         for run in world.runs.values():
             if run.run_id in world.touched:
-                for key, name, is_ready in ready_tasks(run):
-                    if is_ready:
+                if run.unsaved.ready:
+                    for _, key, name in ready_tasks(run):
                         self._matcher.offered(key, name)
                         if self._herald is not None:
                             self._herald.offered(key, name)

@@ -158,7 +158,8 @@ def page_of(run: Run, *, after: int, limit: int) -> Page:
     """A page from memory, if memory reaches back that far."""
     first = run.events_first
     if after + 1 < first:
-        return Page(None, run.history_count)
+        known = run.opening[after : after + limit]
+        return Page(known if len(known) == limit else None, run.history_count)
     start = after + 1 - first
     return Page(run.events[start : start + limit], run.history_count)
 

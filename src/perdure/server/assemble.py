@@ -6,9 +6,12 @@ from typing import Any
 from perdure import __version__
 from perdure.clock import Clock, FollowingClock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
@@ -17,6 +20,7 @@ from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
+from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -28,7 +32,7 @@ from perdure.protocols.durable_workflow.surfaces import (
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
-from perdure.server.stores import make_hint_wire, make_store
+from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
@@ -61,6 +65,7 @@ class Server:
                 clock=clock,
                 store=among,
                 wire=make_hint_wire(settings),
+                parcels=make_parcel_wire(settings, node_id=node_id),
                 yard=self.yard,
                 watchers=self.watchers,
             )
@@ -76,8 +81,22 @@ class Server:
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.polling = Polling(self.engine, self.yard, granting)
+        post = None if self.neighbours is None else self.neighbours.post
+        self.desk = QueryDesk(
+            clock,
+            ids,
+            query_rules(settings),
+            on_due=self.deadlines.arm,
+            node="" if post is None else node_id,
+            remote=post,
+        )
+        self.yard.on_registration_ended(self.desk.registration_ended)
+        self.deadlines.also(self.desk.pass_time)
+        asking = Asking(self.engine, self.desk)
         if self.neighbours is not None:
             self.neighbours.connect(self.engine, self.polling)
+            self.neighbours.connect_desk(self.desk)
+            asking.connect(self.neighbours.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -92,6 +111,16 @@ class Server:
             ids,
             self.watchers,
             control_surface,
+            poll_timeout=settings.poll_timeout,
+            can_query=asking.can_ask,
+        )
+        queries = QueryPlane(
+            self.engine,
+            asking,
+            self.desk,
+            clock,
+            control_surface.of("query"),
+            worker_surface,
             poll_timeout=settings.poll_timeout,
         )
         worker = WorkerPlane(
@@ -112,7 +141,7 @@ class Server:
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(
-            Router(routes(control, worker, discovery, worker_surface, discovery_surface)),
+            Router(routes(control, worker, queries, discovery, worker_surface, discovery_surface)),
             authenticator(settings),
             surface_of=surface_of(control_surface, worker_surface, discovery_surface),
             translate=translate,
@@ -143,7 +172,19 @@ class Server:
     def drain(self) -> None:
         """Answer everybody who only waits."""
         self.yard.release_all()
+        self.desk.release_all()
         self.watchers.release_all()
+
+
+def query_rules(settings: Settings) -> QueryRules:
+    """How long queries last, and how many may wait."""
+    return QueryRules(
+        timeout=settings.query_wait,
+        lease_timeout=settings.query_lease_timeout or settings.workflow_lease_timeout,
+        remembered=settings.query_remembered,
+        pending_max=settings.queries_pending_max,
+        polls_max=settings.query_polls_max,
+    )
 
 
 def authenticator(settings: Settings) -> Authenticator:

@@ -4,14 +4,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from perdure.clock import Clock, FollowingClock
+from perdure.core.limits import WORKER_STALE_AFTER
 from perdure.dispatch.hints import Hints
 from perdure.dispatch.lookout import Lookout
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_post import QueryPost
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.store.interface import SharedStore
 from perdure.store.postgres.hints import HintWire
+from perdure.store.postgres.parcels import ParcelWire
 
 
 class Neighbours:
@@ -24,10 +28,12 @@ class Neighbours:
         clock: Clock,
         store: SharedStore,
         wire: HintWire | None,
+        parcels: ParcelWire | None,
         yard: PollerYard,
         watchers: Watchers,
     ) -> None:
         self.wire = wire
+        self.parcels = parcels
         self.hints = Hints(
             node_id=node_id,
             clock=clock,
@@ -35,6 +41,10 @@ class Neighbours:
             watchers=watchers,
             refresh_worker=self._refresh_worker,
         )
+        # Where hints are not heard, queries stay with the polls of their own node.
+        self.post: QueryPost | None = None
+        if parcels is not None:
+            self.post = QueryPost(node_id, parcels, self.hints.asked)
         self._clock = clock
         self._store = store
         self._watchers = watchers
@@ -45,6 +55,17 @@ class Neighbours:
         """Say whom all this is for."""
         self._engine = engine
         self.lookout = Lookout(self._store, self._clock, engine, polling, self._watchers)
+
+    def connect_desk(self, desk: QueryDesk) -> None:
+        """Say who hears of the queries of others."""
+        if self.post is not None:
+            self.post.connect(desk)
+            self.hints.on_query = desk.announced
+
+    async def refresh_workers(self) -> None:
+        """Registrations of the last while, also those that no hint told of."""
+        since = self._clock.now() - WORKER_STALE_AFTER
+        self._engine.take_in(await self._store.load_changed_workers(since))
 
     async def open(self) -> None:
         """Agree with the others what time it is."""
@@ -61,8 +82,13 @@ class Neighbours:
         if self.wire is not None:
             loops.append(("hints", self.hints.run(self.wire)))
             loops.append(("wire", self.wire.run(self.hints.heard, self.lookout.look_soon)))
+        if self.parcels is not None and self.post is not None:
+            loops.append(("post", self.post.run()))
+            loops.append(("parcels", self.parcels.run(self.post.heard)))
         return loops
 
     async def close(self) -> None:
         if self.wire is not None:
             await self.wire.close()
+        if self.parcels is not None:
+            await self.parcels.close()

@@ -32,8 +32,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
+    query_timeout: int | None = None
+    query_lease_timeout: int | None = None
+    query_remembered: int = limits.QUERY_REMEMBERED
+    queries_pending_max: int = limits.QUERIES_PENDING_MAX
+    query_polls_max: int = limits.PARKED_QUERY_POLLS_MAX
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
+
+    @property
+    def query_wait(self) -> int:
+        """A query outlives a poll that has just begun, but not the patience of a client."""
+        if self.query_timeout is not None:
+            return self.query_timeout
+        wait = max(self.poll_timeout + limits.QUERY_PATIENCE, limits.QUERY_TIMEOUT_MIN)
+        return min(wait, limits.QUERY_TIMEOUT_MAX)
 
 
 ENVIRONMENT: dict[str, str] = {
@@ -41,7 +54,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_PORT": "port to listen on; 0 takes any free one",
     "PERDURE_STORE": "where runs are kept: sqlite:///path or postgresql://user@host/database",
     "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
-    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints between nodes",
+    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
     "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
@@ -53,6 +66,11 @@ ENVIRONMENT: dict[str, str] = {
     "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
+    "DW_QUERY_TASK_TIMEOUT": "seconds that a query waits; else the poll's and 15, from 40 to 55",
+    "DW_QUERY_TASK_LEASE_TIMEOUT": "seconds of a query lease; else those of a workflow task",
+    "DW_QUERY_TASK_TTL_SECONDS": "seconds that a worker may ask how its query ended",
+    "DW_QUERY_TASK_MAX_PENDING_PER_QUEUE": "queries that may wait on one queue",
+    "DW_QUERY_TASK_POLL_MAX_CONCURRENT": "query polls that may wait",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
 }
@@ -75,6 +93,18 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
         "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
         "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),
+        "query_timeout": _seconds(environment, "DW_QUERY_TASK_TIMEOUT", 1, 55),
+        "query_lease_timeout": _seconds(environment, "DW_QUERY_TASK_LEASE_TIMEOUT", 1, 86_400),
+        "query_remembered": _seconds(environment, "DW_QUERY_TASK_TTL_SECONDS", 1, 3_600),
+        "queries_pending_max": _integer(
+            environment, "DW_QUERY_TASK_MAX_PENDING_PER_QUEUE", 1, 10_000
+        ),
+        "query_polls_max": _integer(
+            environment,
+            "DW_QUERY_TASK_POLL_MAX_CONCURRENT",
+            1,
+            limits.PARKED_QUERY_POLLS_MAX,
+        ),
         "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
         "role_tokens": {
             role: token
@@ -122,14 +152,14 @@ def sqlite_path(store: str) -> Path:
     parts = urlsplit(store)
     if parts.scheme != "sqlite" or parts.netloc or parts.query:
         raise SettingsError(
-            "--store is sqlite:///path/to/file.db or postgresql://user@host/database, "
+            "a store is sqlite:///path/to/file.db or postgresql://user@host/database, "
             f"not {store.split(':')[0]}:…"
         )
     path = unquote(parts.path)
     if path.startswith("/./"):
         return Path(path[1:])
     if len(path) < 2:
-        raise SettingsError("--store sqlite:/// needs the path of a file")
+        raise SettingsError("sqlite:/// needs the path of a file")
     return Path(path)
 
 

@@ -1,9 +1,18 @@
 """Programs written with the published SDK, the same text for every release."""
 
-from tests.sdk.programs import activities, children, journeys, markers, parallel, plain, waits
+from tests.sdk.programs import (
+    activities,
+    children,
+    journeys,
+    markers,
+    parallel,
+    plain,
+    queries,
+    waits,
+)
 from tests.sdk.release import since
 
-_CHAPTERS = [activities, plain, parallel, children, waits, markers, journeys]
+_CHAPTERS = [activities, plain, parallel, children, waits, markers, journeys, queries]
 
 if since("2.0.0"):
     from tests.sdk.programs import selections

@@ -134,17 +134,16 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
         raise InvalidCommands("a completion may close the run once")
     if endings and endings[0] != len(commands) - 1:
         raise InvalidCommands("the command that closes the run must be the last one")
+    rebase, sequence = Rebase(), run.next_sequence
     for command in commands:
         if isinstance(command, RecordVersionMarker) and not (
             command.min_supported <= command.version <= command.max_supported
         ):
             raise InvalidCommands(f"version {command.version} is outside its supported range")
-    rebase, sequence = Rebase(), run.next_sequence
-    for command in commands:
         path = getattr(command, "path", None)
         if path:
             rebase.metadata(path, sequence)
-        if not isinstance(command, (CancelSelectionOperation, *TERMINAL)):
+        if not isinstance(command, _WITHOUT_SEQUENCE):
             sequence += 1
     if not is_blocked(run):
         # What a blocked worker sends again, perhaps only in part, will not be taken.
@@ -153,9 +152,13 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
     _check_merged(run, commands)
 
 
+_WITHOUT_SEQUENCE = (CancelSelectionOperation, *TERMINAL)
+
+
 def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
+    kinds = [type(command) for command in commands]
     for kind, command_type, most, name in _BOUNDS:
-        wanted = sum(isinstance(command, command_type) for command in commands)
+        wanted = kinds.count(command_type)
         if not wanted or len(run.operations) + wanted <= most:
             continue
         held = wanted + sum(isinstance(o, kind) for o in run.operations.values())

@@ -7,7 +7,7 @@ It runs after every change of a run.
 
 from typing import Any
 
-from perdure.core.run.history import Raw, held, record, record_encoded
+from perdure.core.run.history import held, raw, record, record_encoded
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
     Activity,
@@ -202,20 +202,9 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
+    wait_id = wait.wait_id if bound and isinstance(wait, SignalWait) else None
     record(
-        run,
-        moment,
-        "SignalReceived",
-        {
-            "workflow_command_id": signal.command_id,
-            "signal_id": signal.signal_id,
-            "workflow_instance_id": run.workflow_id,
-            "workflow_run_id": run.run_id,
-            "signal_name": signal.name,
-            "signal_wait_id": wait.wait_id if bound and isinstance(wait, SignalWait) else None,
-            "arguments": None if signal.arguments is None else Raw(signal.arguments),
-            "payload_codec": "avro",
-        },
+        run, moment, "SignalReceived", {**signal_members(run, signal), "signal_wait_id": wait_id}
     )
     if isinstance(wait, SignalWait) and bound:
         _bind(run, moment, wait, signal)
@@ -224,6 +213,19 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
         run.unapplied.append(signal)
     if isinstance(wait, ConditionWait) or not run.operations:
         request_task(run, moment, _signal_resume(signal, None))
+
+
+def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
+    """What history tells of a received signal."""
+    return {
+        "workflow_command_id": signal.command_id,
+        "signal_id": signal.signal_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "signal_name": signal.name,
+        "arguments": raw(signal.arguments),
+        "payload_codec": "avro",
+    }
 
 
 def _apply_kept_signal(run: Run, moment: Moment) -> None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -34,13 +35,8 @@ from perdure.engine.control import (
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import check_search_attributes
-from perdure.protocols.durable_workflow.payloads import (
-    frame_of_envelope,
-    is_envelope,
-    require_envelope,
-    require_plain,
-    require_storable,
-)
+from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
+from perdure.protocols.durable_workflow.payloads import frame_of_envelope, require_storable
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
 from perdure.store.interface import Instance, ListCursor, RunFilter
 from perdure.web.message import Request, Response
@@ -58,8 +54,10 @@ class ControlPlane:
         surface: ControlSurface,
         *,
         poll_timeout: int,
+        can_query: Callable[[Run], bool],
     ) -> None:
         self._engine = engine
+        self._can_query = can_query
         self._clock = clock
         self._ids = ids
         self._watchers = watchers
@@ -120,7 +118,7 @@ class ControlPlane:
             # The SDKs send both with defaults; the shorter one simply rules.
             run_timeout = execution
         queue = body.task_queue or "default"
-        arguments, plain = _input(body.input, "input")
+        arguments, plain = read_input(body.input, "input")
         frame = Frame.VALUE
         if arguments is not None:
             frame = frame_of_envelope(arguments) or Frame.VALUE
@@ -204,7 +202,7 @@ class ControlPlane:
     ) -> Response:
         run = await self._engine.store.read_run(run_id)
         assert run is not None
-        view = await views.description(self._engine.store, run, siblings)
+        view = await views.description(self._engine.store, run, siblings, can_query=self._can_query)
         return self.surfaces[operation].answer(request, 200, view)
 
     async def list_runs(self, request: Request) -> Response:
@@ -264,9 +262,9 @@ class ControlPlane:
     # Commanding ----------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
-        name = _operation_name(request.params["name"], "signal_name")
+        name = require_operation_name(request.params["name"], "signal_name")
         body = bodies.decode(request.body, bodies.SignalBody)
-        arguments, plain = _input(body.input, "input")
+        arguments, plain = read_input(body.input, "input")
         target = self._target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await self._encode_for_run(target, plain)
@@ -326,30 +324,6 @@ class ControlPlane:
             "retained": done.retained,
         }
         return self.surfaces[name].answer(request, status, answer)
-
-
-def _input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
-    """An envelope, or plain JSON, or neither."""
-    if raw is UNSET:
-        return None, None
-    encoded = bytes(raw)
-    if encoded == b"null":
-        return None, None
-    if is_envelope(encoded):
-        return require_envelope(encoded, field), None
-    if encoded[:1] not in (b"[", b"{"):
-        raise InvalidRequest(field, "must be a list, an object or an envelope")
-    # Checked for both frames, so that encoding it later cannot fail.
-    require_plain(encoded, field)
-    return None, encoded
-
-
-def _operation_name(name: str, field: str) -> str:
-    if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
-        raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise InvalidRequest(field, "must not hold control characters")
-    return name
 
 
 def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:

@@ -549,7 +549,9 @@ def _page(events: list[bytes], after: int, total: int, encoding: str | None) -> 
 
 
 def _history_encoding(accepted: str | None) -> str | None:
-    names = {name.strip().lower() for name in (accepted or "").split(",")}
+    if not accepted:
+        return None
+    names = {name.strip().lower() for name in accepted.split(",")}
     return next((name for name in ("gzip", "deflate") if name in names), None)
 
 

@@ -34,7 +34,12 @@ from perdure.store.interface import (
 )
 from perdure.store.postgres.errors import Lost
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
-from perdure.store.postgres.schema import add_partitions, migrate, require_safe
+from perdure.store.postgres.schema import (
+    add_partitions,
+    migrate,
+    require_finished,
+    require_safe,
+)
 from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.writing import collect, parts_of
 
@@ -44,6 +49,7 @@ _DUE_TAKEN = 5 * SECOND
 """How long due rows are a node's alone: if it dies with them, others take them up then."""
 _BEATS_KEPT = 100
 """Of its own beats a node needs to find only the last one again."""
+_GOODBYE_SECONDS = 2.0
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
 _BEGIN = "begin; set local lock_timeout = '250ms'"
@@ -69,9 +75,14 @@ class PostgresStore:
             self._readers.put_nowait(line)
 
     async def open(self) -> None:
-        await self.migrate()
-        await self._lane.connect_patiently()
-        await self.make_room()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            await self.migrate()
+            async with self._reader() as line:
+                await require_finished(await line.connect())
+            await self._lane.connect_patiently()
+            await self.make_room()
+            undo.pop_all()
 
     async def migrate(self) -> list[int]:
         """Bring the schema up to date; returns the versions that were applied."""
@@ -95,6 +106,11 @@ class PostgresStore:
         await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
 
     async def close(self) -> None:
+        if self._lane.is_open:
+            # Else it looks for a while as if we still wrote.
+            with contextlib.suppress(Lost, Unavailable, Conflict, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._lane.ask(self._sql["leave"], self._node_id)
         await self._lane.close()
         for line in self._reader_lines:
             await line.close()
@@ -130,6 +146,7 @@ class PostgresStore:
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):
             run.arguments = held.arguments
+            run.opening, run.opening_bytes = held.opening, held.opening_bytes
             if len(run.events) == run.history_count - held.history_count:
                 # Nothing is missing between what memory has and what is new.
                 run.events = held.events + run.events

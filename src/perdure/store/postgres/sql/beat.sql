@@ -171,6 +171,15 @@ values (:node_id::text, 1, :now::bigint)
 on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
 returning epoch
 
+-- name: leave
+-- Say goodbye: this node writes no more.
+with gone as (
+    delete from perdure.node
+     where node_id = :node_id::text
+)
+delete from perdure.beat
+ where node_id = :node_id::text
+
 -- name: find_beat
 select number
   from perdure.beat

@@ -141,3 +141,9 @@ select 1
 -- name: tell
 -- A hint for every node that listens.
 select pg_notify(:channel::text, :text::text)
+
+-- name: tell_node
+-- A parcel for one node, part by part.
+select pg_notify(:channel::text, parcel.part)
+  from unnest(:parts::text[]) with ordinality as parcel (part, place)
+ order by parcel.place
