@@ -32,7 +32,7 @@ from perdure.store.interface import (
     RunFilter,
     Unavailable,
 )
-from perdure.store.postgres.errors import Lost
+from perdure.store.postgres.errors import Lost, is_lost, translated
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
 from perdure.store.postgres.schema import (
     add_partitions,
@@ -92,8 +92,10 @@ class PostgresStore:
             try:
                 await require_safe(connection)
                 return await migrate(connection)
-            except (OSError, asyncpg.PostgresConnectionError) as error:
+            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
                 line.drop()
+                if isinstance(error, asyncpg.PostgresError) and not is_lost(error):
+                    raise translated(error) from error
                 raise Unavailable("storage_unavailable", f"the store went away: {error}") from error
 
     async def make_room(self) -> None:
