@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.postgres import Cluster
+from tests.support.tables import migrated_database
 
 
 @pytest.fixture(scope="session")
@@ -18,5 +19,13 @@ def postgres_cluster() -> Iterator[Cluster]:
 def postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
     """An empty database of the test's own."""
     url = postgres_cluster.fresh_database()
+    yield url
+    postgres_cluster.drop_database(url)
+
+
+@pytest.fixture
+def migrated_url(postgres_cluster: Cluster) -> Iterator[str]:
+    """A database of the test's own with our schema in it."""
+    url = migrated_database(postgres_cluster)
     yield url
     postgres_cluster.drop_database(url)

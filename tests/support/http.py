@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import apsw
-import asyncpg
 import httpx
 import uvloop
 
@@ -24,6 +23,7 @@ from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
+from tests.support.tables import every_row
 
 PATIENCE_SECONDS = 20
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
@@ -282,6 +282,12 @@ class Wire:
         """Time passes, and what is due happens."""
         self.run(self.clock.advance(seconds=seconds))
 
+    def jump(self, *, seconds: float) -> None:
+        """Time passes, and nobody wakes up: as on a machine that is too busy."""
+        deadlines = self.server.deadlines
+        self.until(lambda: self.clock.sleepers > 0 and not deadlines._armed.is_set())
+        self.clock.jump(seconds=seconds)
+
     def look_around(self) -> None:
         """Where there may be other nodes: see what they did, as a server does now and then."""
         if self.server.neighbours is not None:
@@ -293,7 +299,7 @@ class Wire:
         """Every row of every table."""
         store = self._settings.store
         if is_postgres(store):
-            return self.run(postgres_rows(store))
+            return self.run(every_row(store))
         connection = apsw.Connection(str(sqlite_path(store)), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             tables = [
@@ -480,26 +486,6 @@ class Wire:
         started = self.start(workflow_id, **members)
         self.complete(self.take(), *commands)
         return started
-
-
-async def postgres_rows(url: str) -> dict[str, list[tuple[object, ...]]]:
-    """Every row of every table, except who takes part."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            tables = await connection.fetch(
-                "select relname from pg_class join pg_namespace on pg_namespace.oid = relnamespace "
-                "where nspname = 'perdure' and relkind in ('r', 'p') and not relispartition "
-                "and relname not in ('node', 'beat') order by relname"
-            )
-            return {
-                table: sorted(
-                    map(tuple, await connection.fetch(f"select * from perdure.{table}")), key=repr
-                )
-                for (table,) in tables
-            }
-    finally:
-        await connection.close()
 
 
 @contextmanager

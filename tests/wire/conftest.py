@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
-from perdure.store.postgres.store import PostgresStore
-from tests.support.clock import FakeClock
 from tests.support.http import Wire, a_wire
 from tests.support.postgres import Cluster
 from tests.support.server import STORES
+from tests.support.tables import empty, migrated_database
 
 ON_BOTH_STORES = {
     "test_activity_tasks",
@@ -60,7 +58,7 @@ def shared_wire(
     settings: dict[str, Any] = {}
     if wire_store == "postgres":
         cluster: Cluster = request.getfixturevalue("postgres_cluster")
-        settings["store"] = cluster.fresh_database(cluster.template("migrated", prepare))
+        settings["store"] = migrated_database(cluster)
     with a_wire(tmp_path_factory.mktemp("shared"), **settings) as wire:
         yield wire
 
@@ -68,26 +66,4 @@ def shared_wire(
 @pytest.fixture(scope="session")
 def common_database(postgres_cluster: Cluster) -> str:
     """One that is emptied for every test: that is quicker than a new one."""
-    return postgres_cluster.fresh_database(postgres_cluster.template("migrated", prepare))
-
-
-def prepare(url: str) -> None:
-    async def migrate() -> None:
-        store = PostgresStore(url, node_id="first", clock=FakeClock())
-        await store.open()
-        await store.close()
-
-    asyncio.run(migrate())
-
-
-async def empty(url: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        tables = await connection.fetch(
-            "select relname from pg_class join pg_namespace on pg_namespace.oid = relnamespace "
-            "where nspname = 'perdure' and relkind in ('r', 'p') and not relispartition "
-            "and relname not in ('schema_version', 'namespace')"
-        )
-        await connection.execute(";".join(f"delete from perdure.{name}" for (name,) in tables))
-    finally:
-        await connection.close()
+    return migrated_database(postgres_cluster)

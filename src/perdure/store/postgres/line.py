@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from perdure.clock import monotonic_seconds
-from perdure.store.interface import Unavailable
+from perdure.store.interface import Conflict, Unavailable
 from perdure.store.postgres.errors import Lost, is_lost, translated
 
 CONNECT_SECONDS = 5.0
@@ -76,6 +76,12 @@ class Line:
         if self._greet is not None:
             try:
                 await self._greet(self)
+            except (Conflict, Unavailable) as error:
+                self.drop()
+                if isinstance(error, Unavailable) and error.reason != "storage_busy":
+                    raise
+                # Something of an earlier connection is still under way: it is waited for.
+                raise Lost(str(error)) from error
             except BaseException:
                 self.drop()
                 raise

@@ -18,6 +18,8 @@ PACKAGE = "perdure.store.postgres"
 _LOCK = 7_366_245_101
 """The advisory lock under which schemas change: one node at a time."""
 _MONTHS_AHEAD = 2
+_MIGRATION_SECONDS = 3600.0
+"""How long a migration may take, or another node's that is waited for."""
 _LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 _MONTHS_BACK_MAX = 120
 """How old histories may be that still get a partition of their month."""
@@ -36,7 +38,10 @@ async def migrate(connection: Connection) -> list[int]:
         if not _missing(await _versions(connection), migrations):
             return []
     async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
+        await connection.execute("set local lock_timeout = 0; set local statement_timeout = 0")
+        await connection.execute(
+            "select pg_advisory_xact_lock($1)", _LOCK, timeout=_MIGRATION_SECONDS
+        )
         await connection.execute("create schema if not exists perdure")
         await connection.execute(
             "create table if not exists perdure.schema_version "
@@ -44,7 +49,7 @@ async def migrate(connection: Connection) -> list[int]:
         )
         applied = _missing(await _versions(connection), migrations)
         for version, script in applied:
-            await connection.execute(script)
+            await connection.execute(script, timeout=_MIGRATION_SECONDS)
             await connection.execute(
                 "insert into perdure.schema_version values ($1, $2)", version, _needs(script)
             )
@@ -174,9 +179,13 @@ async def _add_partition(connection: Connection, name: str, month: int) -> bool:
         async with connection.transaction():
             await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
             await connection.execute(script)
-    except (asyncpg.CheckViolationError, asyncpg.LockNotAvailableError) as error:
-        # Some of that month are in the default partition already, or the table is busy: they are
-        # as safe there.
+    except (
+        asyncpg.CheckViolationError,
+        asyncpg.LockNotAvailableError,
+        asyncpg.InsufficientPrivilegeError,
+    ) as error:
+        # Some of that month are in the default partition already, or the table is busy, or somebody
+        # else makes tables here: they are as safe there.
         log.warning("no partition %s for now: %s", name, error)
         return False
     return True

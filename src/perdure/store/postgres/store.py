@@ -32,7 +32,7 @@ from perdure.store.interface import (
     RunFilter,
     Unavailable,
 )
-from perdure.store.postgres.errors import Lost
+from perdure.store.postgres.errors import Lost, is_lost, translated
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
 from perdure.store.postgres.schema import (
     add_partitions,
@@ -92,8 +92,10 @@ class PostgresStore:
             try:
                 await require_safe(connection)
                 return await migrate(connection)
-            except (OSError, asyncpg.PostgresConnectionError) as error:
+            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
                 line.drop()
+                if isinstance(error, asyncpg.PostgresError) and not is_lost(error):
+                    raise translated(error) from error
                 raise Unavailable("storage_unavailable", f"the store went away: {error}") from error
 
     async def make_room(self) -> None:
@@ -240,9 +242,7 @@ class PostgresStore:
                 self._in_transaction = False
         except Lost:
             self._in_transaction = False
-            # How it ended is not known here. On a new connection, which ends what the old one had
-            # under way, it is.
-            if not await self._ask("find_beat", self._node_id, self._beat):
+            if not await self._is_on_disk():
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
         if not is_fenced:
@@ -252,6 +252,18 @@ class PostgresStore:
             raise Conflict("another node was faster")
         for run in changes.runs:
             run.version += 1
+
+    async def _is_on_disk(self) -> bool:
+        """How a commit ended whose connection broke.
+
+        A new connection ends what the old one had under way. Until there is one nobody knows, and
+        nothing may be decided again.
+        """
+        try:
+            return bool(await self._ask("find_beat", self._node_id, self._beat))
+        except (Conflict, Unavailable) as error:
+            told = f"how a commit ended is not known: {error}"
+            raise Unavailable("storage_unavailable", told, 2) from error
 
     async def release(self) -> None:
         if not self._in_transaction:
