@@ -25,6 +25,11 @@ NOT_ON_THE_WIRE = {
     "storage_locked": "the server does not start",
     "storage_newer": "the server does not start",
     "storage_unsafe": "the server does not start",
+    "storage_incomplete": "the server does not start",
+    "storage_missing": "perdure copy refuses",
+    "storage_older": "perdure copy refuses",
+    "storage_not_empty": "perdure copy refuses",
+    "storage_in_use": "perdure copy refuses",
 }
 """Reasons of `Unavailable` that no client ever sees, and why."""
 
@@ -215,7 +220,8 @@ def test_the_table_of_options_is_complete_and_true() -> None:
 
 
 def test_options_default_to_what_the_environment_defaults_to() -> None:
-    defaults = {unquoted(row[0]): unquoted(row[2]) for row in rows("settings.md") if len(row) == 4}
+    options = [row for row in rows("settings.md") if len(row) == 4]
+    defaults = {unquoted(row[0]): unquoted(row[2]) for row in options if row[2] != "–"}
     for option, variable in (
         ("--host", "PERDURE_HOST"),
         ("--port", "PERDURE_PORT"),

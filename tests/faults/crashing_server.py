@@ -15,7 +15,6 @@ from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 
-import apsw
 import uvloop
 
 from perdure.core.run.state import Run
@@ -31,7 +30,7 @@ from perdure.store.interface import (
     Receipt,
     ReceiptKey,
 )
-from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
 DEATH = 9
@@ -53,9 +52,9 @@ class CrashingCommitter(Committer):
         super().__init__()
         self._reached = reached
 
-    async def commit(self, connection: apsw.Connection) -> None:
+    async def commit(self, transaction: Transaction, *, runs: int) -> None:
         self._reached(At.INSIDE_COMMIT)
-        await super().commit(connection)
+        await super().commit(transaction, runs=runs)
 
 
 class CrashingStore(SqliteStore):

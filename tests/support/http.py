@@ -8,7 +8,7 @@ back.
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +20,10 @@ import uvloop
 
 from perdure.core.payload import Frame, decode, encode
 from perdure.server.assemble import Server
-from perdure.server.settings import Settings
+from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
+from tests.support.tables import every_row
 
 PATIENCE_SECONDS = 20
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
@@ -192,14 +193,13 @@ class Parked:
 class Wire:
     """Both planes of one live server."""
 
-    def __init__(self, loop: Loop, settings: Settings, path: Path) -> None:
+    def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop = loop
         self.clock = FakeClock()
         self.server: Server
         self.connections: Connections
         self.port = 0
         self._settings = settings
-        self._path = path
         self._ready: asyncio.Event
         self._stop: asyncio.Event
         self._life: asyncio.Task[None]
@@ -240,7 +240,8 @@ class Wire:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(server.engine.run())
-                loops = [group.create_task(work, name=name) for name, work in server.loops()]
+                # A clock that stands still tells nobody when to look around, and nobody is there.
+                firing = group.create_task(server.deadlines.run(server.engine))
                 listener = socket.create_server(("127.0.0.1", 0))
                 self.port = listener.getsockname()[1]
                 self.connections = Connections(server.app)
@@ -254,8 +255,7 @@ class Wire:
                     await asyncio.gather(*self._under_way, return_exceptions=True)
                     self._under_way.clear()
                 await self.connections.drain(PATIENCE_SECONDS)
-                for loop in loops:
-                    loop.cancel()
+                firing.cancel()
                 server.engine.stop()
                 await beat
         finally:
@@ -282,11 +282,25 @@ class Wire:
         """Time passes, and what is due happens."""
         self.run(self.clock.advance(seconds=seconds))
 
+    def jump(self, *, seconds: float) -> None:
+        """Time passes, and nobody wakes up: as on a machine that is too busy."""
+        deadlines = self.server.deadlines
+        self.until(lambda: self.clock.sleepers > 0 and not deadlines._armed.is_set())
+        self.clock.jump(seconds=seconds)
+
+    def look_around(self) -> None:
+        """Where there may be other nodes: see what they did, as a server does now and then."""
+        if self.server.neighbours is not None:
+            self.run(self.server.neighbours.lookout.look())
+
     # The disk ------------------------------------------------------------------------------------
 
     def stored(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table."""
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        store = self._settings.store
+        if is_postgres(store):
+            return self.run(every_row(store))
+        connection = apsw.Connection(str(sqlite_path(store)), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             tables = [
                 str(name)
@@ -306,7 +320,13 @@ class Wire:
         """What happens inside leaves no trace on the disk."""
         before = self.stored()
         yield
-        assert self.stored() == before
+        after = self.stored()
+        changed = {
+            name: [row for row in rows if row not in before[name]]
+            for name, rows in after.items()
+            if rows != before[name]
+        }
+        assert not changed, changed
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -412,6 +432,21 @@ class Wire:
     def signal(self, name: str, workflow_id: str = "order-1", **members: Any) -> Json:
         return self.control("POST", f"/workflows/{workflow_id}/signal/{name}", members).ok(202)
 
+    def update(self, name: str = "add", workflow_id: str = "order-1", **members: Any) -> Answer:
+        """An update, and what became of it as far as its caller asked."""
+        return self.control("POST", f"/workflows/{workflow_id}/update/{name}", members)
+
+    def update_later(
+        self, name: str = "add", workflow_id: str = "order-1", **members: Any
+    ) -> Parked:
+        """An update whose caller is left waiting at the server."""
+        path = f"/api/workflows/{workflow_id}/update/{name}"
+        waiters = self.server.update_waiters
+        waiting = waiters.count
+        parked = self.call_later("POST", path, members, headers={CONTROL_VERSION: "2"})
+        self.until(lambda: waiters.count > waiting or not parked.is_waiting)
+        return parked
+
     # The everyday of a worker --------------------------------------------------------------------
 
     def register(self, worker_id: str = "w1", **members: Any) -> Json:
@@ -452,6 +487,28 @@ class Wire:
     def complete(self, task: Json, *commands: Json) -> Json:
         return self.report(task, "complete", commands=list(commands)).ok()
 
+    def judge(self, task: Json, verb: str, **members: Any) -> Answer:
+        """A verdict on an update, from whoever holds its validation."""
+        body = {
+            "lease_owner": task["lease_owner"],
+            "update_validation_attempt": task["update_validation_attempt"],
+            **members,
+        }
+        path = f"/update-validation-tasks/{task['update_validation_task_id']}/{verb}"
+        return self.worker(path, body)
+
+    def register_validator(self, worker_id: str = "w1", **members: Any) -> Json:
+        """A worker whose `Order` takes the updates `add`, which it validates, and `close`."""
+        contract = contract_of("Order", updates={"add": 1, "close": 0}, validators=["add"])
+        told = {"workflow_command_contracts": contract, "capabilities": ["update_validation_tasks"]}
+        return self.register(worker_id, **told, **members)
+
+    def take_validation(self, worker_id: str = "w1") -> Json:
+        """The validation that must be there."""
+        task = self.take(worker_id=worker_id, task_kinds=["workflow", "update_validation"])
+        assert task["task_kind"] == "update_validation", task
+        return task
+
     def report_attempt(self, task: Json, verb: str, **members: Any) -> Answer:
         """A report on an attempt of an activity, from whoever holds it."""
         body = {
@@ -470,11 +527,11 @@ class Wire:
 
 @contextmanager
 def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
-    """A live server on a fresh file, without credentials unless some are given."""
-    path = folder / "perdure.db"
-    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, **settings}
+    """A live server, on a fresh file unless told otherwise, without credentials unless given."""
+    store = f"sqlite:///{folder / 'perdure.db'}"
+    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, "store": store, **settings}
     with a_loop() as loop:
-        wire = Wire(loop, Settings(store=f"sqlite:///{path}", **chosen), path)
+        wire = Wire(loop, Settings(**chosen))
         wire.open()
         try:
             yield wire
@@ -482,7 +539,54 @@ def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
             wire.close()
 
 
-# Commands ----------------------------------------------------------------------------------------
+# Contracts and commands ---------------------------------------------------------------------------
+
+
+def contract_of(
+    workflow_type: str,
+    *,
+    signals: Mapping[str, int] | None = None,
+    updates: Mapping[str, int] | None = None,
+    validators: Sequence[str] = (),
+) -> Json:
+    """What a 2.x worker tells of its code: names, and how many arguments each must have."""
+
+    def entries(counts: Mapping[str, int]) -> list[Json]:
+        return [
+            {
+                "name": name,
+                "parameters": [
+                    {"name": f"p{position}", "position": position, "required": True}
+                    for position in range(count)
+                ],
+            }
+            for name, count in counts.items()
+        ]
+
+    return {
+        workflow_type: {
+            "queries": [],
+            "query_contracts": [],
+            "signals": list(signals or {}),
+            "signal_contracts": entries(signals or {}),
+            "updates": list(updates or {}),
+            "update_contracts": entries(updates or {}),
+            "update_validators": list(validators),
+        }
+    }
+
+
+def complete_update(task: Json, result: Any = "added") -> Json:
+    return {
+        "type": "complete_update",
+        "update_id": task["workflow_update_id"],
+        "result": avro(result),
+    }
+
+
+def fail_update(task: Json, message: str = "no", **members: Any) -> Json:
+    update_id = task["workflow_update_id"]
+    return {"type": "fail_update", "update_id": update_id, "message": message, **members}
 
 
 def schedule_activity(activity_type: str = "charge", **members: Any) -> Json:

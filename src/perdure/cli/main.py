@@ -19,9 +19,11 @@ from perdure.server.settings import (
     load_settings,
     require_credentials,
     require_store,
+    sqlite_path,
 )
-from perdure.server.stores import make_store
+from perdure.server.stores import make_end, make_store
 from perdure.server.supervise import Supervisor, inherited_listener
+from perdure.store.copying import copy
 from perdure.store.interface import Unavailable
 from perdure.store.postgres.store import PostgresStore
 
@@ -99,6 +101,31 @@ async def _bring_up_to_date(settings: Settings) -> list[int]:
     return []
 
 
+# copy ---------------------------------------------------------------------------------------------
+
+
+def _copy(parsed: argparse.Namespace) -> int:
+    if _place_of(parsed.source) == _place_of(parsed.target):
+        raise SettingsError("--from and --to are the same store")
+    clock = SystemClock()
+    source, target = (make_end(store, clock=clock) for store in (parsed.source, parsed.target))
+    compared = asyncio.run(copy(source, target))
+    print(f"{'table':<10} {'rows':>12}  sum of the rows' SHA-256")
+    for table in compared:
+        print(f"{table.table:<10} {table.source_rows:>12,}  {table.source_digest}")
+        if not table.is_same:
+            print(f"{'  in --to':<10} {table.target_rows:>12,}  {table.target_digest}")
+    if all(table.is_same for table in compared):
+        print("perdure: copied; both stores hold the same")
+        return 0
+    print("perdure: the copy differs from its source and cannot be served", file=sys.stderr)
+    return 1
+
+
+def _place_of(store: str) -> str:
+    return store if is_postgres(store) else str(sqlite_path(store).resolve())
+
+
 # Words --------------------------------------------------------------------------------------------
 
 
@@ -124,6 +151,12 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
     command = _command(commands, "migrate", "bring the store's schema up to date", _migrate)
     _add_store(command)
+    command = _command(commands, "copy", "copy a stopped store into an empty one", _copy)
+    for option, name, text in (
+        ("--from", "source", "the store to read; it is left as it is"),
+        ("--to", "target", "the store to fill; sqlite:///… or postgresql://…, like --from"),
+    ):
+        command.add_argument(option, dest=name, required=True, metavar="STORE", help=text)
     return parser
 
 

@@ -4,7 +4,6 @@ A hint that tasks of some name are ready on disk is kept per queue; a poller tha
 the engine look. Correctness never depends on it: rows and conditions decide in the beat.
 """
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 
@@ -14,6 +13,7 @@ from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
 from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
 from perdure.engine.matching import Poller
+from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
 
 
@@ -34,10 +34,10 @@ class ParkedPoller:
 
     def __init__(
         self,
-        *,
         key: QueueKey,
         worker: Worker,
         names: frozenset[str],
+        *,
         page_size: int,
         poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
@@ -52,7 +52,7 @@ class ParkedPoller:
         # Whether it waits only until somebody has looked at what is ready now.
         self.is_hasty = is_hasty
         self.was_looked_for = False
-        self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        self.answer = Reply()
 
     def granted(self, run: Run, place: int) -> None:
         if place == WORKFLOW_TASK:
@@ -97,9 +97,13 @@ class PollerYard:
         if self._is_closed:
             poller.answer.cancel()
             return
-        self._parked.setdefault(poller.key, OrderedDict())[id(poller)] = poller
+        parked = self._parked.get(poller.key)
+        if parked is None:
+            parked = self._parked[poller.key] = OrderedDict()
+        parked[id(poller)] = poller
         self._count += 1
-        if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
+        ready = self._ready.get(poller.key)
+        if ready is not None and not poller.names.isdisjoint(ready):
             self._look(poller.key)
         elif poller.is_hasty:
             poller.answer.cancel()

@@ -22,8 +22,8 @@ from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
+from perdure.engine.reply import Reply
 from perdure.engine.world import World
-from perdure.identity import jitter
 from perdure.store.interface import Conflict, QueueKey, Store, Unavailable, shared
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class Engine:
         matcher: Matcher,
         granting: Granting,
         cache: RunCache,
-        on_change: Callable[[str], None],
+        on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
         herald: Herald | None = None,
     ) -> None:
@@ -90,6 +90,8 @@ class Engine:
         self._stopping = False
         # Operations that lost every race so far, and since when.
         self._losing: dict[asyncio.Future[Any], int] = {}
+        # Those of them whose turn has come again. They go alone: others shall not wait for them.
+        self._again: deque[Waiting] = deque()
 
     async def open(self) -> None:
         """Load what must be known from the start."""
@@ -120,14 +122,15 @@ class Engine:
         for worker in workers:
             self._note_worker((worker.namespace, worker.worker_id), worker)
 
-    async def submit(self, operation: Operation) -> Any:
-        """Have an operation decided. Returns its reply once that is on disk."""
+    def submit(self, operation: Operation) -> Reply:
+        """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
             raise Unavailable("server_overloaded", "too many operations are waiting")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append((operation, future))
-        self._wake.set()
-        return await future
+        reply = Reply()
+        self._inbox.append((operation, reply))
+        if not self._wake.is_set():
+            self._wake.set()
+        return reply
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -141,9 +144,12 @@ class Engine:
         while not (self._stopping and not self._inbox and not self._losing):
             await self._wake.wait()
             self._wake.clear()
-            while self._inbox:
-                await self._gather()
-                await self._beat_safely(self._take())
+            while self._inbox or self._again:
+                while self._again:
+                    await self._go_on_without([self._again.popleft()], _busy())
+                if self._inbox:
+                    await self._gather()
+                    await self._beat_safely(self._take())
 
     def _take(self) -> list[Waiting]:
         inbox = self._inbox
@@ -175,16 +181,21 @@ class Engine:
 
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
         """One poisonous operation takes no others down: after a failure each goes alone."""
-        for tries in range(_TRIES_TOGETHER):
+        held: frozenset[str] = frozenset()
+        for _ in range(_TRIES_TOGETHER):
             try:
-                await self._beat(waiting)
-            except Conflict:
-                await self._clock.sleep(jitter(1_000 << tries))
+                await self._beat(waiting, held)
+            except Conflict as conflict:
+                if held and not conflict.run_ids:
+                    # We stood in line in vain: whoever holds them is no node.
+                    break
+                # A race that was lost once may be lost again, so the next time we stand in line.
+                held |= conflict.run_ids
                 continue
             except Exception as error:
                 await self._recover(waiting, error)
             return
-        await self._recover(waiting, Unavailable("storage_busy", "other nodes are faster"))
+        await self._recover(waiting, _busy())
 
     async def _recover(self, waiting: Sequence[Waiting], error: Exception) -> None:
         reason = error.reason if isinstance(error, Unavailable) else ""
@@ -203,16 +214,12 @@ class Engine:
     async def _go_on_without(self, waiting: Sequence[Waiting], error: Exception) -> None:
         """Somebody holds what one of these needs: that one comes again later, the others go on."""
         for one in waiting:
-            if len(waiting) > 1:
-                try:
-                    await self._beat([one])
-                    continue
-                except (Conflict, Unavailable):
-                    pass
-                except Exception as other:
-                    self._refuse(one, other)
-                    continue
-            self._postpone(one, error)
+            try:
+                await self._beat([one], frozenset())
+            except (Conflict, Unavailable):
+                self._postpone(one, error)
+            except Exception as other:
+                self._refuse(one, other)
 
     def _postpone(self, one: Waiting, error: Exception) -> None:
         future = one[1]
@@ -232,7 +239,7 @@ class Engine:
         self._wake.set()
 
     def _bring_back(self, one: Waiting) -> None:
-        self._inbox.append(one)
+        self._again.append(one)
         self._wake.set()
 
     def _refuse(self, waiting: Waiting, error: Exception) -> None:
@@ -242,9 +249,11 @@ class Engine:
         if not future.done():
             future.set_exception(error)
 
-    async def _beat(self, waiting: Sequence[Waiting]) -> None:
+    async def _beat(self, waiting: Sequence[Waiting], held: frozenset[str]) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         try:
+            if held and self._shared is not None:
+                await self._shared.hold(held)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
             world.changes.runs = list(world.touched.values())
@@ -252,7 +261,9 @@ class Engine:
                 await self.store.release()
             else:
                 await self.store.commit(world.changes)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Conflict):
+                error.run_ids = frozenset(world.touched)
             await self.store.release()
             for run_id in world.runs:
                 self._cache.drop(run_id)
@@ -382,8 +393,8 @@ class Engine:
             self._matcher.exhausted(key, names)
         for run in world.runs.values():
             if run.run_id in world.touched:
-                for key, name, is_ready in ready_tasks(run):
-                    if is_ready:
+                if run.unsaved.ready:
+                    for _, key, name in ready_tasks(run):
                         self._matcher.offered(key, name)
                         if self._herald is not None:
                             self._herald.offered(key, name)
@@ -406,9 +417,13 @@ class Engine:
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
-            self._on_change(run.run_id)
+            self._on_change(run)
             if self._herald is not None:
                 self._herald.changed(run.run_id)
+
+
+def _busy() -> Unavailable:
+    return Unavailable("storage_busy", "somebody else holds what this needs")
 
 
 def _ended(before: Worker, after: Worker | None) -> bool:

@@ -1,11 +1,11 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
-from collections.abc import Iterator
-
+from perdure.core.fleet.contract import declared_validators
 from perdure.core.fleet.routing import routing_name
+from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskState
-from perdure.core.run.task import lease_task
+from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskKind, TaskState
+from perdure.core.run.task import lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
 from perdure.store.interface import QueueKey
@@ -21,13 +21,9 @@ class Granting:
     def match(self, world: World, matcher: Matcher) -> None:
         """Let the tasks that became ready in this beat meet parked pollers."""
         for run in list(world.touched.values()):
-            if not any(run.unsaved.ready.values()):
+            if not run.unsaved.ready:
                 continue
-            for place, (key, name, is_ready) in zip(
-                list(run.unsaved.ready), list(ready_tasks(run)), strict=True
-            ):
-                if not is_ready:
-                    continue
+            for place, key, name in ready_tasks(run):
                 poller = matcher.reserve(key, name)
                 if poller is not None:
                     self.grant(world, run, place, poller)
@@ -40,10 +36,11 @@ class Granting:
                 run,
                 world.moment,
                 owner=worker.worker_id,
-                timeout=self.workflow_timeout,
+                timeout=self._task_timeout(run),
                 frame=worker.frame,
                 runtime=worker.runtime,
                 poll_id=poller.poll_id,
+                validators=declared_validators(worker, run.workflow_type),
             )
             attempt = task.attempt
         else:
@@ -61,6 +58,12 @@ class Granting:
         world.grants.append(Grant(poller, run, place, attempt))
         world.changed(run)
 
+    def _task_timeout(self, run: Run) -> int:
+        """Somebody waits for the word of a validator, so it is given less time."""
+        if run.task is None or run.task.kind is not TaskKind.VALIDATION:
+            return self.workflow_timeout
+        return min(self.workflow_timeout, UPDATE_VALIDATION_LEASE_TIMEOUT)
+
 
 def still_holds(grant: Grant) -> bool:
     """Whether the lease outlived its beat; a cancel behind it may have ended the run."""
@@ -73,19 +76,21 @@ def still_holds(grant: Grant) -> bool:
     return activity.attempt == grant.attempt
 
 
-def ready_tasks(run: Run) -> Iterator[tuple[QueueKey, str, bool]]:
-    """Where each changed task of a run waits, its name, and whether it is ready."""
+def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
+    """The tasks of a run that became ready: their place, where they wait, and their name."""
+    found = []
     for place, is_ready in run.unsaved.ready.items():
+        if not is_ready:
+            continue
         if place == WORKFLOW_TASK:
-            name = routing_name(run.workflow_type, run.build_id)
-            yield QueueKey(run.namespace, run.queue, "workflow"), name, is_ready
+            key = QueueKey(run.namespace, run.queue, "workflow")
+            found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):
             key = QueueKey(run.namespace, activity.queue, "activity")
-            yield key, routing_name(activity.activity_type, run.build_id), is_ready
-        else:
-            yield QueueKey(run.namespace, run.queue, "activity"), "", False
+            found.append((place, key, routing_name(activity.activity_type, run.build_id)))
+    return found
 
 
 def is_ready(run: Run, place: int) -> bool:

@@ -2,10 +2,13 @@
 
 from perdure.clock import Clock
 from perdure.server.settings import Settings, is_postgres, sqlite_path
+from perdure.store.copying import End
 from perdure.store.interface import Store
+from perdure.store.postgres.copying import PostgresEnd
 from perdure.store.postgres.hints import HintWire
 from perdure.store.postgres.parcels import ParcelWire
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.copying import SqliteEnd
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -33,3 +36,10 @@ def _direct_url(settings: Settings) -> str | None:
     if not is_postgres(settings.store):
         return None
     return settings.store_direct or (settings.store if settings.pooler == "none" else None)
+
+
+def make_end(store: str, *, clock: Clock) -> End:
+    """A store as one end of a copy."""
+    if is_postgres(store):
+        return PostgresEnd(store, clock=clock)
+    return SqliteEnd(sqlite_path(store))

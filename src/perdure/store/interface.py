@@ -22,6 +22,9 @@ class Unavailable(Exception):
 class Conflict(Exception):
     """Another node was faster. Nothing was written: what was decided must be decided again."""
 
+    run_ids: frozenset[str] = frozenset()
+    """What the beat that lost was about to change."""
+
 
 class Instance(NamedTuple):
     """A workflow id inside its namespace."""
@@ -166,6 +169,10 @@ class SharedStore(Store, Protocol):
     """A store that other nodes use too: what they did is asked for, never assumed."""
 
     # For the beat alone.
+    async def hold(self, run_ids: Collection[str]) -> None:
+        """Wait for one's turn at some runs, and keep others from them until the beat ends."""
+        ...
+
     async def find_workers(
         self, keys: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], tuple[int, Worker]]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from perdure.clock import monotonic_seconds
-from perdure.store.interface import Unavailable
+from perdure.store.interface import Conflict, Unavailable
 from perdure.store.postgres.errors import Lost, is_lost, translated
 
 CONNECT_SECONDS = 5.0
@@ -69,23 +69,33 @@ class Line:
                 return self._connection
             self.drop()
         try:
-            self._connection = await asyncpg.connect(
-                self._url,
-                timeout=CONNECT_SECONDS,
-                command_timeout=STATEMENT_SECONDS,
-                statement_cache_size=0 if self._pooled else 256,
-                max_cacheable_statement_size=0,
-                server_settings=None if self._pooled else self._session,
-            )
+            # In a task of its own: the driver needs one to measure time, and a caller may be none.
+            self._connection = await asyncio.ensure_future(self._new_connection())
         except Exception as error:
             raise _no_connection(error) from error
         if self._greet is not None:
             try:
                 await self._greet(self)
+            except (Conflict, Unavailable) as error:
+                self.drop()
+                if isinstance(error, Unavailable) and error.reason != "storage_busy":
+                    raise
+                # Something of an earlier connection is still under way: it is waited for.
+                raise Lost(str(error)) from error
             except BaseException:
                 self.drop()
                 raise
         return self._connection
+
+    async def _new_connection(self) -> Connection:
+        return await asyncpg.connect(
+            self._url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=0 if self._pooled else 256,
+            max_cacheable_statement_size=0,
+            server_settings=None if self._pooled else self._session,
+        )
 
     async def connect_patiently(self) -> None:
         """Connect, for as long as a caller may wait."""

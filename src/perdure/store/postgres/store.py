@@ -32,9 +32,14 @@ from perdure.store.interface import (
     RunFilter,
     Unavailable,
 )
-from perdure.store.postgres.errors import Lost
+from perdure.store.postgres.errors import Lost, is_lost, translated
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
-from perdure.store.postgres.schema import add_partitions, migrate, require_safe
+from perdure.store.postgres.schema import (
+    add_partitions,
+    migrate,
+    require_finished,
+    require_safe,
+)
 from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.writing import collect, parts_of
 
@@ -44,8 +49,10 @@ _DUE_TAKEN = 5 * SECOND
 """How long due rows are a node's alone: if it dies with them, others take them up then."""
 _BEATS_KEPT = 100
 """Of its own beats a node needs to find only the last one again."""
+_GOODBYE_SECONDS = 2.0
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
+_BEGIN = "begin; set local lock_timeout = '250ms'"
 _NOTHING: Mapping[str, Run] = {}
 
 
@@ -68,9 +75,14 @@ class PostgresStore:
             self._readers.put_nowait(line)
 
     async def open(self) -> None:
-        await self.migrate()
-        await self._lane.connect_patiently()
-        await self.make_room()
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            await self.migrate()
+            async with self._reader() as line:
+                await require_finished(await line.connect())
+            await self._lane.connect_patiently()
+            await self.make_room()
+            undo.pop_all()
 
     async def migrate(self) -> list[int]:
         """Bring the schema up to date; returns the versions that were applied."""
@@ -80,8 +92,10 @@ class PostgresStore:
             try:
                 await require_safe(connection)
                 return await migrate(connection)
-            except (OSError, asyncpg.PostgresConnectionError) as error:
+            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
                 line.drop()
+                if isinstance(error, asyncpg.PostgresError) and not is_lost(error):
+                    raise translated(error) from error
                 raise Unavailable("storage_unavailable", f"the store went away: {error}") from error
 
     async def make_room(self) -> None:
@@ -94,6 +108,11 @@ class PostgresStore:
         await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
 
     async def close(self) -> None:
+        if self._lane.is_open:
+            # Else it looks for a while as if we still wrote.
+            with contextlib.suppress(Lost, Unavailable, Conflict, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._lane.ask(self._sql["leave"], self._node_id)
         await self._lane.close()
         for line in self._reader_lines:
             await line.close()
@@ -129,6 +148,7 @@ class PostgresStore:
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):
             run.arguments = held.arguments
+            run.opening, run.opening_bytes = held.opening, held.opening_bytes
             if len(run.events) == run.history_count - held.history_count:
                 # Nothing is missing between what memory has and what is new.
                 run.events = held.events + run.events
@@ -174,6 +194,10 @@ class PostgresStore:
         found = await self._ask("load_ready", *key, list(names), limit)
         return [ReadyTask(row[0], row[1], plain(row[2])) for row in found]
 
+    async def hold(self, run_ids: Collection[str]) -> None:
+        await self._begin()
+        await self._ask("hold_runs", list(run_ids))
+
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
         return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
 
@@ -181,7 +205,7 @@ class PostgresStore:
         if not self._in_transaction:
             await self._lane.connect_patiently()
             try:
-                await self._lane.command("begin")
+                await self._lane.command(_BEGIN)
             except Lost as error:
                 raise Conflict("the connection broke before anything was written") from error
             self._in_transaction = True
@@ -218,9 +242,7 @@ class PostgresStore:
                 self._in_transaction = False
         except Lost:
             self._in_transaction = False
-            # How it ended is not known here. On a new connection, which ends what the old one had
-            # under way, it is.
-            if not await self._ask("find_beat", self._node_id, self._beat):
+            if not await self._is_on_disk():
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
         if not is_fenced:
@@ -230,6 +252,18 @@ class PostgresStore:
             raise Conflict("another node was faster")
         for run in changes.runs:
             run.version += 1
+
+    async def _is_on_disk(self) -> bool:
+        """How a commit ended whose connection broke.
+
+        A new connection ends what the old one had under way. Until there is one nobody knows, and
+        nothing may be decided again.
+        """
+        try:
+            return bool(await self._ask("find_beat", self._node_id, self._beat))
+        except (Conflict, Unavailable) as error:
+            told = f"how a commit ended is not known: {error}"
+            raise Unavailable("storage_unavailable", told, 2) from error
 
     async def release(self) -> None:
         if not self._in_transaction:

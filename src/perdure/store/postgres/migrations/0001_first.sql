@@ -141,6 +141,12 @@ create table perdure.namespace (
 );
 insert into perdure.namespace (name) values ('default');
 
+-- What the store says about itself: that a copy into it is not finished.
+create table perdure.meta (
+    key text collate ucs_basic not null primary key,
+    value text not null
+);
+
 -- Every process that writes. A process whose connection broke in the middle of a commit raises its
 -- epoch here, which that commit, if it is still under way, must end before; then it looks whether
 -- its beat is there.

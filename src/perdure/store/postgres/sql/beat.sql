@@ -102,6 +102,14 @@ select ready.run_id, ready.place, ready.name
  limit :most::bigint
    for update skip locked
 
+-- name: hold_runs
+-- Stand in line for some runs, in the one order in which everybody does.
+select run_id
+  from perdure.open_run
+ where run_id = any(:run_ids::text[])
+ order by run_id
+   for update
+
 -- name: find_leases
 -- What a worker holds.
 select open_run.run_id, 0::bigint
@@ -162,6 +170,15 @@ insert into perdure.node (node_id, epoch, seen_at)
 values (:node_id::text, 1, :now::bigint)
 on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
 returning epoch
+
+-- name: leave
+-- Say goodbye: this node writes no more.
+with gone as (
+    delete from perdure.node
+     where node_id = :node_id::text
+)
+delete from perdure.beat
+ where node_id = :node_id::text
 
 -- name: find_beat
 select number
