@@ -18,6 +18,7 @@ TASKS: dict[str, tuple[int, str]] = {
         "an errand to another node; kept until done, cancelled by the drain",
     ),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
+    "store/postgres/line.py": (1, "a connection that is being made; awaited at once"),
     "store/postgres/hints.py": (2, "hearing and staying connected; in a TaskGroup"),
     "dispatch/deadlines.py": (2, "two ends of one sleep; both cancelled when it is over"),
 }

@@ -68,15 +68,17 @@ class Line:
             if not self._connection.is_closed():
                 return self._connection
             self.drop()
+        connecting = asyncpg.connect(
+            self._url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=0 if self._pooled else 256,
+            max_cacheable_statement_size=0,
+            server_settings=None if self._pooled else self._session,
+        )
         try:
-            self._connection = await asyncpg.connect(
-                self._url,
-                timeout=CONNECT_SECONDS,
-                command_timeout=STATEMENT_SECONDS,
-                statement_cache_size=0 if self._pooled else 256,
-                max_cacheable_statement_size=0,
-                server_settings=None if self._pooled else self._session,
-            )
+            # In a task, for which the driver's time limit asks: who wants to read may have none.
+            self._connection = await asyncio.ensure_future(connecting)
         except Exception as error:
             raise _no_connection(error) from error
         if self._greet is not None:
