@@ -58,4 +58,4 @@ def ulid_millisecond(ulid: str) -> int | None:
 
 
 def _base32(number: int, *, pairs: int) -> str:
-    return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10)])

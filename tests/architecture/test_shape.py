@@ -17,8 +17,8 @@ TASKS: dict[str, tuple[int, str]] = {
         1,
         "an errand to another node; kept until done, cancelled by the drain",
     ),
+    "store/postgres/line.py": (1, "connecting; awaited at once"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
-    "store/postgres/line.py": (1, "a connection that is being made; awaited at once"),
     "store/postgres/hints.py": (2, "hearing and staying connected; in a TaskGroup"),
     "dispatch/deadlines.py": (2, "two ends of one sleep; both cancelled when it is over"),
 }

@@ -47,7 +47,7 @@ class QueryPoll:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.key = QueueName(worker.namespace, worker.queue)
-        self.names = routing_names(worker.workflow_types, worker.build_id)
+        self.names = routing_names(tuple(worker.workflow_types), worker.build_id)
         self.answer: asyncio.Future[QueryLease] = asyncio.get_running_loop().create_future()
 
     def is_of(self, worker: Worker) -> bool:

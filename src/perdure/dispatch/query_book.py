@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import takewhile
 
 from msgspec import Struct, structs
 
@@ -185,7 +186,7 @@ class QueryBook:
         return self._lease_of(query)
 
     def take_back(self, lease: QueryLease) -> Query | None:
-        """End a lease that still stands; its query is the first to be given away again."""
+        """End a lease that still stands; its query waits again."""
         query = self._leased.get(lease.query_id)
         if query is None or not query.is_held_by(lease.owner, lease.attempt):
             return None
@@ -193,10 +194,10 @@ class QueryBook:
         return query
 
     def free(self, query: Query) -> None:
-        """Let a leased query wait again, before all others."""
+        """Let a leased query wait again, at the place that its age gives it."""
         del self._leased[query.query_id]
         query.state = QueryState.PENDING
-        self._enqueue(query, first=True)
+        self._enqueue(query)
 
     def end(self, query: Query, state: QueryState, outcome: QueryAnswer | Rejection) -> None:
         """Tell the asker, once."""
@@ -231,12 +232,17 @@ class QueryBook:
     def _lease_expires_at(self, query: Query) -> int:
         return min(query.granted_at + self._rules.lease_timeout, query.asked.deadline_at)
 
-    def _enqueue(self, query: Query, *, first: bool = False) -> None:
+    def _enqueue(self, query: Query) -> None:
         names = self._pending.setdefault(query.asked.key, {})
         waiting = names.setdefault(query.asked.name, OrderedDict())
+        is_oldest = bool(waiting) and query.query_id < next(iter(waiting))
+        is_newest = not waiting or query.query_id > next(reversed(waiting))
         waiting[query.query_id] = query
-        if first:
+        if is_oldest:
             waiting.move_to_end(query.query_id, last=False)
+        elif not is_newest:
+            # Only one that comes back, while older ones came back before it.
+            names[query.asked.name] = OrderedDict(sorted(waiting.items()))
 
     def _dequeue(self, query: Query) -> None:
         names = self._pending.get(query.asked.key, {})
@@ -279,10 +285,10 @@ class QueryBook:
         while self._open and _first(self._open).asked.deadline_at <= now:
             query = _first(self._open)
             self.end(query, QueryState.TIMED_OUT, _timed_out(query))
-        freed = []
-        while self._leased and self._freed_at(_first(self._leased)) <= now:
-            freed.append(_first(self._leased))
-            self.free(freed[-1])
+        freed = list(takewhile(lambda q: self._freed_at(q) <= now, self._leased.values()))
+        # The youngest first, so that each is the oldest when it comes.
+        for query in sorted(freed, key=lambda query: query.query_id, reverse=True):
+            self.free(query)
         self._forget(now)
         return freed
 

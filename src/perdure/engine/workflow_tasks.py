@@ -60,7 +60,7 @@ class CompleteWorkflowTask(TaskOperation):
         receipt = complete_task(run, world.moment, self._report, self._commands)
         if receipt is not before:
             world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class FailWorkflowTask(TaskOperation):
@@ -94,7 +94,7 @@ class FailWorkflowTask(TaskOperation):
         )
         if receipt is not before:
             world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class Renewed(Struct, frozen=True):
@@ -122,7 +122,7 @@ class RenewWorkflowTask(TaskOperation):
         )
         expires_at = renew_task(run, world.moment, task, self._timeout)
         world.changed(run)
-        return Renewed(expires_at, run.status.value)
+        return Renewed(expires_at, str(run.status))
 
 
 class Page(Struct, frozen=True):

@@ -39,7 +39,7 @@ def find_answerers(
             continue
         if target.workflow_type not in worker.workflow_types or not is_live(worker):
             continue
-        if target.name in routing_names([target.workflow_type], worker.build_id):
+        if target.name in routing_names((target.workflow_type,), worker.build_id):
             able.append(worker)
         else:
             others = True

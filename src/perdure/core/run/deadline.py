@@ -7,13 +7,17 @@ it forward in time when it fires. So most leases come and go without touching it
 from perdure.core.limits import SECOND
 from perdure.core.run.state import (
     Activity,
+    ActivityTimeouts,
     ConditionWait,
     Operation,
     Run,
     SignalWait,
     TaskState,
     Timer,
+    Update,
 )
+
+_NO_TIMEOUTS = ActivityTimeouts()
 
 
 def arm(run: Run, due_at: int | None) -> None:
@@ -34,6 +38,8 @@ def next_due(run: Run) -> int | None:
         elif task.state is TaskState.DELAYED:
             moments.append(task.available_at)
     moments.extend(operation_due(operation) for operation in run.operations.values())
+    if run.updates_open:
+        moments.extend(m.validate_by for m in run.inbox.values() if isinstance(m, Update))
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -42,6 +48,8 @@ def operation_due(operation: Operation) -> int | None:
     if operation.outcome is not None:
         return None
     if isinstance(operation, Activity):
+        if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
+            return operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
     if isinstance(operation, Timer | ConditionWait | SignalWait):
         return operation.fire_at

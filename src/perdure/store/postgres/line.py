@@ -68,17 +68,9 @@ class Line:
             if not self._connection.is_closed():
                 return self._connection
             self.drop()
-        connecting = asyncpg.connect(
-            self._url,
-            timeout=CONNECT_SECONDS,
-            command_timeout=STATEMENT_SECONDS,
-            statement_cache_size=0 if self._pooled else 256,
-            max_cacheable_statement_size=0,
-            server_settings=None if self._pooled else self._session,
-        )
         try:
-            # In a task, for which the driver's time limit asks: who wants to read may have none.
-            self._connection = await asyncio.ensure_future(connecting)
+            # In a task of its own: the driver needs one to measure time, and a caller may be none.
+            self._connection = await asyncio.ensure_future(self._new_connection())
         except Exception as error:
             raise _no_connection(error) from error
         if self._greet is not None:
@@ -94,6 +86,16 @@ class Line:
                 self.drop()
                 raise
         return self._connection
+
+    async def _new_connection(self) -> Connection:
+        return await asyncpg.connect(
+            self._url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=0 if self._pooled else 256,
+            max_cacheable_statement_size=0,
+            server_settings=None if self._pooled else self._session,
+        )
 
     async def connect_patiently(self) -> None:
         """Connect, for as long as a caller may wait."""
