@@ -47,13 +47,15 @@ class SystemClock:
 class FollowingClock:
     """A clock that goes by another one: the database's, so that all nodes agree what time it is.
 
-    It never runs backwards: corrected to an earlier time, it stands still until that is reached.
+    Once it has been set it never runs backwards: corrected to an earlier time, it stands still
+    until that is reached.
     """
 
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._offset = 0
         self._latest = 0
+        self._is_set = False
 
     def now(self) -> int:
         now = self._own.now() + self._offset
@@ -72,6 +74,9 @@ class FollowingClock:
         answered_at = self._own.now()
         offset = told - (asked_at + answered_at) // 2
         wrong = offset - self._offset
+        if not self._is_set:
+            # Nothing was decided by the time of before, so there is nothing to wait for.
+            self._is_set, self._latest = True, 0
         # Within the time that asking took, nobody knows which of the two is right.
         if abs(wrong) > answered_at - asked_at:
             self._offset = offset

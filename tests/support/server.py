@@ -1,5 +1,6 @@
 """A real server in a process of its own, for stories: started, killed, stopped, started again."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -45,6 +46,8 @@ class ServerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
         self.url = ""
+        self.exit_code: int | None = None
+        """How its last life ended."""
 
     @property
     def pid(self) -> int:
@@ -82,7 +85,8 @@ class ServerProcess:
     def kill(self) -> None:
         """SIGKILL for every process: nothing is flushed, nobody is told."""
         if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._reap()
 
     def stop(self) -> None:
@@ -114,7 +118,7 @@ class ServerProcess:
     def _reap(self) -> None:
         assert self._process is not None
         assert self._reader is not None
-        self._process.wait(STOP_TIMEOUT)
+        self.exit_code = self._process.wait(STOP_TIMEOUT)
         self._reader.join()
         self._process = None
 

@@ -20,6 +20,8 @@ _PAUSE_MAX = 5.0
 _STEADY_SECONDS = 10.0
 """A process that lived for so long did not die of its start."""
 LISTENING = "perdure listening on "
+REFUSED = 2
+"""The exit code of a process that cannot serve, and has said why."""
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +84,7 @@ class Supervisor:
         self._listeners = open_listeners(settings.host, settings.port, processes)
         self._children = [Child(command, listener.fileno()) for listener in self._listeners]
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._has_begun = False
         self._stopping = False
 
     def run(self) -> int:
@@ -90,8 +93,8 @@ class Supervisor:
             signal.signal(number, self._stop)
         signal.signal(signal.SIGCHLD, self._nudge)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        for child in self._children:
-            child.start()
+        # The first one alone: what keeps it from serving is then said once, not by every process.
+        self._children[0].start()
         try:
             return self._watch()
         finally:
@@ -100,27 +103,30 @@ class Supervisor:
                 listener.close()
 
     def _watch(self) -> int:
-        has_begun = False
         give_up_at = monotonic_seconds() + READY_SECONDS
         while not self._stopping:
             self._wait()
             for child in self._children:
                 code = child.ended()
                 if code is not None:
-                    if not has_begun:
-                        # It said why on standard error.
-                        return 2
+                    if not self._has_begun:
+                        if code != REFUSED:
+                            print(f"perdure: a process ended with code {code}", file=sys.stderr)
+                        return REFUSED
                     log.warning("a server process ended with code %s; another begins", code)
                     child.bury()
-                if child.process is None and monotonic_seconds() >= child.start_at:
+                if self._is_to_start(child) and monotonic_seconds() >= child.start_at:
                     child.start()
-            if not has_begun and all(child.is_ready for child in self._children):
-                has_begun = True
+            if not self._has_begun and all(child.is_ready for child in self._children):
+                self._has_begun = True
                 self._announce()
-            if not has_begun and monotonic_seconds() > give_up_at:
+            if not self._has_begun and monotonic_seconds() > give_up_at:
                 print("perdure: the server processes did not get ready", file=sys.stderr)
-                return 2
+                return REFUSED
         return 0
+
+    def _is_to_start(self, child: Child) -> bool:
+        return child.process is None and (self._has_begun or self._children[0].is_ready)
 
     def _announce(self) -> None:
         host, port = self._listeners[0].getsockname()[:2]
@@ -133,7 +139,7 @@ class Supervisor:
             for child in self._children
             if child.process is not None and not child.is_ready and child.process.stdout is not None
         }
-        due = [child.start_at for child in self._children if child.process is None]
+        due = [child.start_at for child in self._children if self._is_to_start(child)]
         patience = min([1.0, *(max(at - monotonic_seconds(), 0) for at in due)])
         readable, _, _ = select.select([self._wake, *outputs], [], [], patience)
         with contextlib.suppress(BlockingIOError):
