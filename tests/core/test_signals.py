@@ -1,15 +1,19 @@
 """Signals: durable at once, seen one at a time, and never before the first task is done."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from perdure.core import limits
+from perdure.core.payload import Frame, encode
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
     RunNotActive,
     StructuralLimitExceeded,
 )
 from perdure.core.run.command import Command
+from perdure.core.run.reframe import envelope_json
 from perdure.core.run.state import Run
 from tests.support.commands import (
     ARGUMENTS,
@@ -250,6 +254,47 @@ def test_a_signal_wait_is_ended_by_its_signal(story: Story, run: Run) -> None:
     assert set(run.operations) == {2}
 
 
+@pytest.mark.parametrize("frame", list(Frame))
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [(None, True), ([], True), (["one"], "one"), ([None], None), ([1, 2], [1, 2])],
+    ids=repr,
+)
+def test_a_signal_wait_returns_what_its_signal_carried(
+    story: Story, frame: Frame, arguments: list[Any] | None, value: Any
+) -> None:
+    sdk = "durable-workflow-python/0.4.106" if frame is Frame.WRAPPER else "2.0.0"
+    run = story.start(plain=b"[]")
+    story.lease(run, sdk_version=sdk, runtime="php")
+    story.complete(run, signal_wait("approve"))
+    sent = None if arguments is None else envelope_json(encode(arguments, frame))
+    story.signal(run, "approve", sent)
+
+    story.work(run, activity())
+
+    applied = story.last(run, "SignalApplied")["value"]
+    assert applied == {"codec": "avro", "blob": encode(value, frame)}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        b'{"codec":"avro","external_storage":{"uri":"s3://b/k"}}',
+        b'{"codec":"avro","blob":"no payload"}',
+        envelope_json(encode({"not": "a list"}, Frame.VALUE)),
+    ],
+)
+def test_arguments_that_the_server_cannot_read_are_handed_on(
+    story: Story, run: Run, arguments: bytes
+) -> None:
+    story.work(run, signal_wait("approve"))
+    story.signal(run, "approve", arguments)
+
+    story.work(run, activity())
+
+    assert story.last(run, "SignalApplied")["value"] == msgspec.json.decode(arguments)
+
+
 def test_a_signal_is_applied_also_when_the_worker_answers_nothing(story: Story, run: Run) -> None:
     """The run would wait for a signal that it has got."""
     story.work(run, signal_wait("approve"))
@@ -264,10 +309,13 @@ def test_a_signal_is_applied_also_when_the_worker_answers_nothing(story: Story, 
 def test_a_signal_wait_does_not_see_other_signals(story: Story, run: Run) -> None:
     story.work(run, signal_wait("approve"))
 
-    story.signal(run, "reject")
+    sent = story.signal(run, "reject")
 
-    assert "signal_wait_id" not in story.last(run)
+    assert story.last(run)["signal_wait_id"] == f"signal-command:{sent.command_id}"
     assert run.task is None
+    story.signal(run, "approve")
+    story.work(run, signal_wait("reject"))
+    assert story.last(run)["signal_wait_id"] == f"signal-command:{sent.command_id}"
 
 
 def test_a_signal_that_came_before_its_wait_is_kept_for_it(story: Story, run: Run) -> None:

@@ -29,6 +29,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.control import CancelRun, CommandTarget, SignalRun, Started, StartWorkflow
 from perdure.engine.fleet import RegisterWorker
 from perdure.engine.operation import Operation
+from perdure.engine.updates import UpdateRun
 from perdure.engine.workflow_tasks import (
     CompleteWorkflowTask,
     FailWorkflowTask,
@@ -245,6 +246,10 @@ def heartbeat(delivery: ActivityDelivery) -> Operation:
 
 def signal(workflow_id: str = "order", name: str = "go", **target: Any) -> SignalRun:
     return SignalRun(_target(workflow_id, **target), name=name, arguments=None)
+
+
+def update(workflow_id: str = "order", name: str = "add", **target: Any) -> UpdateRun:
+    return UpdateRun(_target(workflow_id, **target), name=name, arguments=None)
 
 
 def cancel(workflow_id: str = "order", **target: Any) -> CancelRun:

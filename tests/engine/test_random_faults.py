@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from perdure.core.run.command import ContinueAsNew, OpenConditionWait
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run
+from perdure.core.run.command import Command, CompleteUpdate, ContinueAsNew, OpenConditionWait
+from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run, Update
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.engine.control import SignalRun
 from perdure.engine.operation import Operation
+from perdure.engine.updates import UpdateRun
 from tests.engine.ending import must_end
 from tests.engine.faulty import disk_full
 from tests.engine.invariants import check_disk
@@ -31,6 +32,7 @@ from tests.engine.stage import (
     signal,
     start,
     task_failure,
+    update,
 )
 
 STEPS = 60
@@ -49,6 +51,8 @@ class Storm:
         self.attempts: list[ActivityDelivery] = []
         self.signals: dict[str, set[str]] = {}
         """Signals that were acknowledged to a workflow, by the ids of their commands."""
+        self.updates: dict[str, set[str]] = {}
+        """Updates that were acknowledged to a run, by their ids."""
         self._numbers = 0
 
     async def step(self) -> None:
@@ -64,6 +68,8 @@ class Storm:
             if isinstance(operation, SignalRun) and not isinstance(reply, Exception):
                 (instance,) = operation.instances()
                 self.signals.setdefault(instance.workflow_id, set()).add(reply.command_id)
+            elif isinstance(operation, UpdateRun) and not isinstance(reply, Exception):
+                self.updates.setdefault(reply.run_id, set()).add(reply.update_id)
 
     async def check(self) -> None:
         """The disk is sound, and no open workflow has lost or doubled a signal."""
@@ -75,6 +81,20 @@ class Storm:
             if not chain[-1].is_closed:
                 waiting = {waiting.command_id for waiting in chain[-1].inbox.values()}
                 assert acknowledged <= waiting | set(received), "a signal was lost"
+        for run in runs:
+            await self._check_updates(run)
+
+    async def _check_updates(self, run: Run) -> None:
+        ended: list[str] = [
+            event["payload"]["update_id"]
+            for event in await self.stage.events(run.run_id)
+            if event["event_type"] in ("UpdateCompleted", "UpdateRejected")
+        ]
+        waiting = [m.command_id for m in run.inbox.values() if isinstance(m, Update)]
+        waiting += [] if run.update is None else [run.update.update_id]
+        known = [*ended, *waiting]
+        assert len(known) == len(set(known)), "an update ended twice"
+        assert self.updates.get(run.run_id, set()) <= set(known), "an update was lost"
 
     async def received(self, runs: list[Run]) -> list[str]:
         return [
@@ -86,12 +106,15 @@ class Storm:
 
     def _operation(self) -> Operation:
         self._numbers += 1
-        kinds = ["start", "start", "signal", "signal", "cancel"]
+        kinds = ["start", "start", "signal", "signal", "update", "update", "cancel"]
         kinds += ["task"] * 3 * bool(self.tasks) + ["attempt"] * 3 * bool(self.attempts)
         match self.die.choice(kinds) if self.workflows else "start":
             case "signal":
                 request = {"request_id": f"r{self._numbers}", "digest": "d"}
                 return signal(self.die.choice(self.workflows), **request)
+            case "update":
+                request = {"request_id": f"r{self.die.randint(1, 9)}", "digest": "d"}
+                return update(self.die.choice(self.workflows), **request)
             case "cancel" if self.die.random() < 0.3:
                 return cancel(self.die.choice(self.workflows))
             case "task":
@@ -115,7 +138,8 @@ class Storm:
             [a_child(parent_close_policy=self.die.choice(["terminate", "abandon"]))],
             [OpenConditionWait(key="k", timeout_seconds=60)],
         ]
-        completing = completion(task, *self.die.choice(commands))
+        chosen = self.die.choice(commands)
+        completing = completion(task, *(_outcome(task) or chosen))
         return self.die.choice([completing] * 3 + [task_failure(task), renewal(task)])
 
     async def poll(self) -> None:
@@ -165,10 +189,16 @@ class Storm:
             return "nothing"
         delivery = await self.stage.poll(kind, "last", seconds=2)
         if isinstance(delivery, WorkflowDelivery):
-            await self.stage.play(completion(delivery, DONE))
+            await self.stage.play(completion(delivery, *(_outcome(delivery) or [DONE])))
         elif isinstance(delivery, ActivityDelivery):
             await self.stage.play(result(delivery))
         return "missed" if delivery is None else "done"
+
+
+def _outcome(task: WorkflowDelivery) -> list[Command]:
+    """What the task of an update must bring."""
+    update_id = task.resume.get("workflow_update_id")
+    return [] if update_id is None else [CompleteUpdate(update_id=str(update_id))]
 
 
 @pytest.mark.parametrize("seed", range(6))

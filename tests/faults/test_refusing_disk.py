@@ -20,6 +20,7 @@ from tests.support.http import (
     complete_workflow,
     schedule_activity,
     start_timer,
+    wait_for_condition,
 )
 
 Json = dict[str, Any]
@@ -28,6 +29,7 @@ POLLS = {
     "POST /api/worker/workflow-tasks/poll",
     "POST /api/worker/activity-tasks/poll",
     "POST /api/worker/query-tasks/poll",
+    "POST /api/worker/update-validation-tasks/poll",
 }
 QUESTIONS = {
     "POST /api/worker/workflow-tasks/{task_id}/history",
@@ -89,11 +91,20 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
     for name in ("order", "pinned"):
         for end in ("cancel", "terminate"):
             wire.start(f"{name}-{end}", task_queue="nobody")
+    wire.register_validator("judge", task_queue="judged")
+    judged = {}
+    for name in ("approve", "reject"):
+        started = wire.start(f"judged-{name}", task_queue="judged")
+        wire.complete(wire.take(worker_id="judge", task_queue="judged"), wait_for_condition())
+        wire.update_later("add", started["workflow_id"], input=[1])
+        kinds = ["workflow", "update_validation"]
+        judged[name] = wire.take(worker_id="judge", task_queue="judged", task_kinds=kinds)
     pinned = {end: wire.describe(f"pinned-{end}")["run_id"] for end in ("cancel", "terminate")}
     fenced = {"registration_token": wire.register("fenced")["registration_token"]}
 
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
     task, activity = "/api/worker/workflow-tasks/{task_id}", "/api/worker/activity-tasks/{task_id}"
+    validation = "/api/worker/update-validation-tasks/{task_id}"
 
     def control(path: str, body: Json) -> Callable[[], Answer]:
         return lambda: wire.control("POST", path, body)
@@ -107,6 +118,9 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
     def attempt(name: str, verb: str, **members: Any) -> Callable[[], Answer]:
         return lambda: wire.report_attempt(attempts[name], verb, **members)
 
+    def verdict(name: str, **members: Any) -> Callable[[], Answer]:
+        return lambda: wire.judge(judged[name], name, **members)
+
     def at(name: str, end: str) -> str:
         tail = f"/runs/{pinned[end]}" if name == "pinned" else ""
         return f"/workflows/{name}-{end}{tail}"
@@ -118,6 +132,8 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         "POST /api/workflows": control("/workflows", start),
         f"POST {flow}/signal/{{name}}": control(at("order", "cancel") + "/signal/go", {}),
         f"POST {run}/signal/{{name}}": control(at("pinned", "cancel") + "/signal/go", {}),
+        f"POST {flow}/update/{{name}}": control(at("order", "cancel") + "/update/add", {}),
+        f"POST {run}/update/{{name}}": control(at("pinned", "cancel") + "/update/add", {}),
         f"POST {flow}/cancel": control(at("order", "cancel") + "/cancel", {}),
         f"POST {run}/cancel": control(at("pinned", "cancel") + "/cancel", {}),
         f"POST {flow}/terminate": control(at("order", "terminate") + "/terminate", {}),
@@ -129,6 +145,8 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {task}/heartbeat": report("completed", "heartbeat"),
         f"POST {task}/complete": report("completed", "complete", commands=[complete_workflow()]),
         f"POST {task}/fail": report("failed", "fail", failure={"message": "boom"}),
+        f"POST {validation}/approve": verdict("approve"),
+        f"POST {validation}/reject": verdict("reject", failure={"message": "no"}),
         f"POST {activity}/heartbeat": attempt("completed", "heartbeat"),
         f"POST {activity}/renew-lease": attempt("completed", "renew-lease"),
         f"POST {activity}/complete": attempt("completed", "complete", result=avro("paid")),

@@ -6,6 +6,7 @@ happens to the servers meanwhile, the history that comes out is always the same.
 
 import itertools
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPException
@@ -34,6 +35,10 @@ HISTORY = [
     "ChildRunStarted",
     "ChildRunCompleted",
     "ConditionWaitOpened",
+    "UpdateAccepted",
+    "UpdateApplied",
+    "UpdateCompleted",
+    "ConditionWaitOpened",
     "SignalReceived",  # go
     "ConditionWaitSatisfied",
     "WorkflowContinuedAsNew",
@@ -61,12 +66,14 @@ class Voyage:
         self._on_silence = on_silence
         self._eager = eager
         self._numbers = itertools.count(1)
+        self._reviving = threading.Lock()
 
     def revive(self, url: str) -> None:
         """Somebody got no answer from this address."""
-        self.repeated += 1
-        if url == self.url:
-            self.url = self._on_silence(self)
+        with self._reviving:
+            self.repeated += 1
+            if url == self.url:
+                self.url = self._on_silence(self)
 
     def sail(self) -> Json:
         """From the registration of the worker to the description of the closed workflow."""
@@ -102,8 +109,24 @@ class Voyage:
         task = self._task(poll, "ChildRunCompleted")
 
         poll = self._poll("workflow")
-        command = {"type": "open_condition_wait", "condition_key": "go"}
-        self._complete(task, command, promise="ConditionWaitOpened")
+        wait: Json = {"type": "open_condition_wait", "condition_key": "go"}
+        self._complete(task, wait, promise="ConditionWaitOpened")
+        asking = Asking(self)
+        judged = self._leased(poll)
+
+        poll = self._poll("workflow")
+        self._approve(judged)
+        task = self._task(poll, "UpdateAccepted")
+
+        poll = self._poll("workflow")
+        update_id = task["workflow_update_id"]
+        command = {"type": "complete_update", "update_id": update_id, "result": avro("tacked")}
+        self._complete(task, command, promise="UpdateCompleted")
+        task = self._task(poll, "UpdateCompleted")
+        assert asking.answer() == (200, "tacked", update_id)
+
+        poll = self._poll("workflow")
+        self._complete(task, wait, promise="ConditionWaitOpened")
         self._signal("go")
         task = self._task(poll, "SignalReceived")
 
@@ -127,6 +150,10 @@ class Voyage:
             "sdk_version": "durable-workflow-python/2.12.0",
             "supported_workflow_types": ["voyage", "child"],
             "supported_activity_types": ["row"],
+            "capabilities": ["update_validation_tasks"],
+            "workflow_command_contracts": {
+                "voyage": {"updates": ["tack"], "update_validators": ["tack"]}
+            },
             "process_metrics": {"host": "h", "process_id": 1, "process_started_at": "t"},
         }
         self._worker("register", body).ok(201)
@@ -158,6 +185,7 @@ class Voyage:
             "task_queue": QUEUE,
             "timeout_seconds": PATIENCE_SECONDS - 10,
             "poll_request_id": f"{kind}-poll-{next(self._numbers)}",
+            "task_kinds": ["workflow", "update_validation"],
         }
         poll = self._worker(f"{kind}-tasks/poll", body)
         if self._eager:
@@ -184,6 +212,13 @@ class Voyage:
         assert answer["outcome"] == "completed"
         self.promised[promise] += 1
 
+    def _approve(self, judged: Json) -> None:
+        assert (judged["task_kind"], judged["update_name"]) == ("update_validation", "tack")
+        body = {"lease_owner": "w1", "update_validation_attempt": 1}
+        path = f"update-validation-tasks/{judged['update_validation_task_id']}/approve"
+        assert self._worker(path, body).ok(200)["outcome"] == "approved"
+        self.promised["UpdateAccepted"] += 1
+
     def _complete_activity(self, attempt: Json) -> None:
         body = {
             "lease_owner": "w1",
@@ -196,6 +231,32 @@ class Voyage:
 
     def _worker(self, path: str, body: Json) -> "Call":
         return Call(self, "POST", f"/api/worker/{path}", body, WORKER)
+
+
+class Asking:
+    """A client beside the worker: it asks for an update until it has the outcome."""
+
+    def __init__(self, voyage: Voyage) -> None:
+        self._voyage = voyage
+        self._answer: tuple[int, Json] = (0, {})
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+
+    def _ask(self) -> None:
+        body = {
+            "input": avro(["port"]),
+            "request_id": "request-tack",
+            "wait_for": "completed",
+            "wait_timeout_seconds": PATIENCE_SECONDS - 10,
+        }
+        path = "/api/workflows/voyage/update/tack"
+        self._answer = Call(self._voyage, "POST", path, body, CONTROL).answer()
+
+    def answer(self) -> tuple[int, Any, str]:
+        """The status, the result and the id."""
+        self._thread.join(PATIENCE_SECONDS)
+        status, body = self._answer
+        return status, body.get("result"), str(body.get("update_id"))
 
 
 class Call:

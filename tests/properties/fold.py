@@ -98,12 +98,16 @@ class Fold:
     """Runs that the parent-close policy reached."""
     undecided: set[str] = field(default_factory=set)
     """Selections with a member that ended and no winner yet."""
+    update: str | None = None
+    """The update that was accepted and has no outcome yet."""
+    ended_updates: set[str] = field(default_factory=set)
 
     _ids: set[str] = field(default_factory=set)
     _last: Event | None = None
     _openings: dict[int, dict[str, Any]] = field(default_factory=dict)
     _timeouts: dict[int, str] = field(default_factory=dict)
     _selections: dict[str, Selection] = field(default_factory=dict)
+    _applied: bool = False
 
     def take(self, event: Event) -> None:
         """Read the next event."""
@@ -139,6 +143,8 @@ class Fold:
             self.closed_children.add(payload["child_run_id"])
         elif kind == "SignalReceived":
             self.received.add(payload["workflow_command_id"])
+        elif kind.startswith("Update"):
+            self._read_update(kind, payload)
         elif kind == "SelectionResolved":
             self._resolve(payload)
         elif kind == "SelectionOperationCancelled":
@@ -237,6 +243,27 @@ class Fold:
             assert kind == "signal"
             self._drop(sequence)
 
+    # Updates -------------------------------------------------------------------------------------
+
+    def _read_update(self, kind: str, payload: dict[str, Any]) -> None:
+        update_id = payload["update_id"]
+        assert update_id not in self.ended_updates, "an update ends once"
+        if kind == "UpdateAccepted":
+            assert self.update is None, "one update at a time"
+            self.update, self._applied = update_id, False
+        elif kind == "UpdateApplied":
+            assert (self.update, self._applied) == (update_id, False)
+            self._applied = True
+        elif kind == "UpdateCompleted":
+            assert self.update == update_id
+            assert self._applied == ("failure_id" not in payload), "what failed is never applied"
+            self.update = None
+            self.ended_updates.add(update_id)
+        else:
+            assert kind == "UpdateRejected"
+            assert self.update != update_id, "what was accepted cannot be rejected"
+            self.ended_updates.add(update_id)
+
     # Selections ----------------------------------------------------------------------------------
 
     def _resolve(self, payload: dict[str, Any]) -> None:
@@ -282,6 +309,7 @@ class Fold:
         if kind == "WorkflowContinuedAsNew":
             assert payload["sequence"] == self.next_sequence
         self.closed = CLOSINGS[kind]
+        assert self.update is None, "no run closes with an update in the air"
         self.open.clear()
         self.wait = None
         self.undecided.clear()

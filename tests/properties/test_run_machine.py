@@ -1,6 +1,7 @@
 """Any story of runs, in any order of events, keeps the promises of the design.
 
-Hypothesis starts, polls, completes, repeats, fails, signals, stops, skips time and crashes. After
+Hypothesis starts, polls, completes, repeats, fails, signals, updates, judges, stops, skips time and
+crashes. After
 every step the runs are held against an independent fold of their histories. At the end of each
 story everybody does what the runs say they wait for, and every run must come to its end.
 
@@ -35,16 +36,26 @@ from perdure.core.run.state import (
     Operation,
     Run,
     SignalWait,
+    TaskKind,
     TaskState,
     Timer,
+    Update,
     activity_task_id,
 )
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.engine.activity_tasks import AttemptRef
 from tests.properties.answers import batches, outcomes
 from tests.properties.fold import Fold
-from tests.support.commands import cancel_member, complete_run
-from tests.support.story import SDK_0_4, SDK_2, Story, event_of, picture, ref_of, report_of
+from tests.support.commands import cancel_member, complete_run, complete_update, fail_update
+from tests.support.story import (
+    SDK_0_4,
+    Story,
+    event_of,
+    picture,
+    ref_of,
+    report_of,
+    validator,
+)
 
 T = TypeVar("T")
 RUNS_MAX = 12
@@ -55,6 +66,8 @@ KINDS: dict[type[Operation], str] = {
     ConditionWait: "condition",
     SignalWait: "signal",
 }
+
+UPDATE_OUTCOMES: list[Callable[[Run], Command]] = [complete_update, complete_update, fail_update]
 
 owners = st.sampled_from(["w1", "w2"])
 
@@ -70,6 +83,9 @@ class RunMachine(RuleBasedStateMachine):
         self.reports: list[tuple[str, TaskReport, list[Command]]] = []
         self.attempts: list[AttemptRef] = []
         self.signals: list[tuple[str, str]] = []
+        self.updates: list[tuple[str, str]] = []
+        self.refused: set[str] = set()
+        self.verdicts: list[tuple[str, TaskReport, bool]] = []
         self.outcomes: list[tuple[AttemptRef, bool]] = []
         self.started = 0
         self.stopped = 0
@@ -87,7 +103,15 @@ class RunMachine(RuleBasedStateMachine):
         return [(i, place) for i, run in self.runs.items() for place in ready_places(run)]
 
     def leased(self) -> list[str]:
-        return [i for i, run in self.runs.items() if is_leased(run)]
+        return [i for i, run in self.runs.items() if is_leased(run) and not is_judged(run)]
+
+    def judged(self) -> list[str]:
+        """Runs with a validation that somebody has or may take."""
+        return sorted(
+            run_id
+            for run_id, run in self.runs.items()
+            if is_judged(run) and (is_leased(run) or WORKFLOW_TASK in ready_places(run))
+        )
 
     def leased_activities(self) -> list[tuple[str, int]]:
         return [
@@ -139,6 +163,32 @@ class RunMachine(RuleBasedStateMachine):
             self.signals.append((run.run_id, sent.command_id))
             assert not busy or run.events == before, "a signal waits for its turn"
 
+    @precondition(lambda self: self.runs)
+    @rule(
+        data=st.data(),
+        name=st.sampled_from(["add", "close"]),
+        validated=st.booleans(),
+        request_id=st.sampled_from([None, None, "r1", "r2"]),
+    )
+    def update(
+        self, data: st.DataObject, name: str, validated: bool, request_id: str | None
+    ) -> None:
+        run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
+        busy, before = run.task is not None, list(run.events)
+        workers = [validator()] if validated else []
+        sent = self.ask(
+            lambda: self.story.update(
+                run, name, workers=workers, request_id=request_id, digest=f"d-{name}"
+            )
+        )
+        if sent is None:
+            return
+        known = (sent.run_id, sent.update_id) in self.updates
+        assert known == sent.retained, "a repeat finds the first one"
+        if not known:
+            self.updates.append((sent.run_id, sent.update_id))
+            assert not busy or run.events == before, "an update waits for its turn"
+
     @precondition(lambda self: len(self.reports) > 4 * self.stopped + 3)
     @rule(data=st.data(), verb=st.sampled_from(["cancel", "terminate"]))
     def stop(self, data: st.DataObject, verb: str) -> None:
@@ -157,8 +207,11 @@ class RunMachine(RuleBasedStateMachine):
     def take(self, run_id: str, place: int, owner: str) -> None:
         run = self.runs[run_id]
         if place == WORKFLOW_TASK:
-            sdk = SDK_0_4 if owner == "w2" else SDK_2
-            self.story.lease(run, owner, sdk_version=sdk)
+            # One kind of worker tells what it validates, the other does not.
+            if owner == "w1" or is_judged(run):
+                self.story.lease_validation(run, owner)
+            else:
+                self.story.lease(run, owner, sdk_version=SDK_0_4)
         else:
             self.story.lease_activity(run, place, owner)
             self.attempts.append(ref_of(run, place))
@@ -187,7 +240,11 @@ class RunMachine(RuleBasedStateMachine):
         self.complete(data, run, commands, again=again, cancel=True)
 
     def workable(self) -> list[str]:
-        ready = [run_id for run_id, place in self.ready() if place == WORKFLOW_TASK]
+        ready = [
+            run_id
+            for run_id, place in self.ready()
+            if place == WORKFLOW_TASK and not is_judged(self.runs[run_id])
+        ]
         return sorted([*ready, *self.leased()])
 
     def complete(
@@ -201,6 +258,10 @@ class RunMachine(RuleBasedStateMachine):
         if len(self.runs) > RUNS_MAX:
             commands = [c for c in commands if not isinstance(c, StartChild)]
         report = report_of(run)
+        if run.task is not None and run.task.kind is TaskKind.UPDATE:
+            outcome = data.draw(st.sampled_from(UPDATE_OUTCOMES))
+            beside = data.draw(st.sampled_from([False, False, False, True]))
+            commands = [outcome(run), *(commands if beside else [])]
         if self.ask(lambda: self.story.complete(run, *commands, report=report)) is not None:
             self.reports.append((run.run_id, report, commands))
 
@@ -218,6 +279,44 @@ class RunMachine(RuleBasedStateMachine):
         run = self.runs[run_id]
         with self.story.unchanged():
             self.ask(lambda: self.story.complete(run, *commands, report=report))
+
+    # Workers on validations ----------------------------------------------------------------------
+
+    @precondition(lambda self: self.judged())
+    @rule(data=st.data(), approved=st.booleans(), owner=owners)
+    def judge(self, data: st.DataObject, approved: bool, owner: str) -> None:
+        """A validator says its word; it takes the task first if it does not have it yet."""
+        run = self.runs[data.draw(st.sampled_from(self.judged()))]
+        if not is_leased(run):
+            self.take(run.run_id, WORKFLOW_TASK, owner)
+        report, before = report_of(run), run.history_count
+        if self.ask(lambda: self.tell(run, report, approved)) is None:
+            return
+        self.verdicts.append((run.run_id, report, approved))
+        if approved:
+            assert event_of(run.events[before - run.history_count]).event_type == "UpdateAccepted"
+
+    def tell(self, run: Run, report: TaskReport, approved: bool) -> object:
+        if approved:
+            return self.story.approve(run, report)
+        return self.story.reject(run, "update_validator_rejected", report)
+
+    @precondition(lambda self: self.verdicts)
+    @rule(data=st.data(), other=st.booleans())
+    def repeat_a_verdict(self, data: st.DataObject, other: bool) -> None:
+        """A repeated word gets its answer or a refusal, the opposite one only a refusal."""
+        run_id, report, approved = data.draw(st.sampled_from(self.verdicts))
+        with self.story.unchanged():
+            answer = self.ask(lambda: self.tell(self.runs[run_id], report, approved != other))
+        assert answer is None or not other
+
+    @precondition(lambda self: self.judged())
+    @rule(data=st.data())
+    def complete_a_validation(self, data: st.DataObject) -> None:
+        """It is no workflow task, and nobody can end it as one."""
+        run = self.runs[data.draw(st.sampled_from(self.judged()))]
+        with self.story.unchanged():
+            assert self.ask(lambda: self.story.complete(run, complete_run())) is None
 
     @precondition(lambda self: self.leased())
     @rule(
@@ -390,6 +489,7 @@ class RunMachine(RuleBasedStateMachine):
             assert fold.next_sequence == run.next_sequence
             assert fold.memo == run.memo
             assert fold.search_attributes == run.search_attributes
+            assert fold.update == (None if run.update is None else run.update.update_id)
             assert fold.closed == ((run.status, run.closed_reason) if run.is_closed else None)
             assert not fold.undecided, "a member ended and nobody won"
 
@@ -437,7 +537,10 @@ class RunMachine(RuleBasedStateMachine):
             assert cause.run_id in self.runs
         if cause.kind == "signal" and cause.sequence is None:
             assert not run.operations
-            assert not run.inbox
+        assert run.task is not None or not (run.inbox or run.update), "messages are handed over"
+        if cause.update_id is not None:
+            assert cause.update_id in {update.update_id for update in open_updates(run)}
+            assert (cause.kind == "update_validation") == is_judged(run)
         if cause.sequence is not None:
             assert run.operations[cause.sequence].outcome is None
 
@@ -451,6 +554,19 @@ class RunMachine(RuleBasedStateMachine):
                     break
                 assert run.is_closed, f"signal {command_id} is lost"
                 run = self.runs[run.continued_to_run_id] if run.continued_to_run_id else None
+
+    @invariant()
+    def no_update_is_lost(self) -> None:
+        """It is open, or its run has told its end, or its callers were told why it was refused."""
+        self.read_histories()
+        for run in self.runs.values():
+            assert run.updates_open == len(open_updates(run))
+            self.refused |= {e.update_id for e in run.updates_ended if e.refusal is not None}
+        for run_id, update_id in self.updates:
+            run, ended = self.runs[run_id], self.folds[run_id].ended_updates
+            is_open = update_id in {update.update_id for update in open_updates(run)}
+            ends = is_open + (update_id in ended) + (update_id in self.refused)
+            assert ends == 1, f"update {update_id} is {'lost' if ends == 0 else 'there twice'}"
 
     @invariant()
     def no_accepted_outcome_is_lost(self) -> None:
@@ -484,6 +600,7 @@ class RunMachine(RuleBasedStateMachine):
         assert not stuck, f"runs that nothing moves: {stuck}"
         self.histories_are_sound_and_runs_equal_their_folds()
         self.no_accepted_signal_is_lost()
+        self.no_update_is_lost()
         self.no_accepted_outcome_is_lost()
 
     def act_on_cause(self, run: Run) -> None:
@@ -494,6 +611,8 @@ class RunMachine(RuleBasedStateMachine):
             self.story.work(run, complete_run())
         elif cause.kind == "workflow_task_leased":
             self.story.complete(run, complete_run())
+        elif cause.update_id is not None and (cause.owner or cause.until is None):
+            self.act_on_update(run)
         elif cause.kind == "activity" and cause.sequence is not None:
             self.act_on_activity(run, cause.sequence)
         elif cause.until is not None:
@@ -502,6 +621,14 @@ class RunMachine(RuleBasedStateMachine):
             self.story.signal(run, cause.name if cause.kind == "signal" and cause.name else "go")
         else:
             assert cause.kind == "child", f"nobody knows how to act on {cause}"
+
+    def act_on_update(self, run: Run) -> None:
+        if not is_leased(run):
+            self.take(run.run_id, WORKFLOW_TASK, "w1")
+        if is_judged(run):
+            self.story.approve(run)
+        else:
+            self.story.complete(run, complete_update(run))
 
     def act_on_activity(self, run: Run, sequence: int) -> None:
         state = self.story.activity(run, sequence).state
@@ -532,6 +659,16 @@ def is_leased(run: Run) -> bool:
     return run.task is not None and run.task.state is TaskState.LEASED
 
 
+def is_judged(run: Run) -> bool:
+    """Whether the run's task is to validate an update."""
+    return run.task is not None and run.task.kind is TaskKind.VALIDATION
+
+
+def open_updates(run: Run) -> list[Update]:
+    waiting = [message for message in run.inbox.values() if isinstance(message, Update)]
+    return waiting if run.update is None else [run.update, *waiting]
+
+
 def asked_again(wait: ConditionWait) -> OpenConditionWait:
     return OpenConditionWait(
         key=wait.key, fingerprint=wait.fingerprint, timeout_seconds=wait.timeout_seconds
@@ -540,6 +677,10 @@ def asked_again(wait: ConditionWait) -> OpenConditionWait:
 
 def overdue(run: Run, now: int) -> bool:
     """Whether something that only time can end has not been ended in time."""
+    if any(
+        update.validate_by is not None and update.validate_by <= now for update in open_updates(run)
+    ):
+        return True
     return any(
         operation.outcome is None and operation.fire_at is not None and operation.fire_at <= now
         for operation in run.operations.values()

@@ -17,23 +17,28 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import durable_workflow
 import httpx
 from durable_workflow import Client, ServerError, SignalFailed, WorkflowAlreadyStarted
 
 from tests.sdk.replaying import kinds
 from tests.sdk.stage import Run, replay_family
 
+# The 0.4 releases know no validations, so nothing of them can fail.
+VALIDATION_FAILED: Any = getattr(durable_workflow, "UpdateValidationFailed", ())
+
 PATIENCE = 120.0
 OUTAGE_PAUSE = 0.2
 
 
 class Voyage(NamedTuple):
-    """One run: what to start, whom to announce to it, and what it must return."""
+    """One run: what to start, whom to announce and what to pay, and what it must return."""
 
     workflow_type: str
     arguments: list[Any]
     passengers: list[str]
     expected: Any
+    tolls: tuple[int, ...] = ()
 
 
 VOYAGES = (
@@ -41,6 +46,7 @@ VOYAGES = (
     Voyage("convoy", [4], [], [1, 2, 3, 4, 2]),
     Voyage("ferry", [["ada", "bob", "cyd"]], ["cyd", "ada", "bob"], ["ada", "bob", "cyd"]),
     Voyage("stages", [3, []], [], [4, 3, 2, 1]),
+    Voyage("tollgate", [4], [], [4, 10], tolls=(1, 2, 3, 4)),
 )
 
 
@@ -88,6 +94,28 @@ async def announce(run: Run, passenger: str) -> None:
     await persist(ask)
 
 
+async def pay(run: Run, amount: int) -> None:
+    """Send an update until its outcome is known; under one request id it counts once."""
+    request_id = uuid.uuid4().hex
+
+    async def ask() -> Any:
+        try:
+            return await run.client.update_workflow(
+                run.workflow_id,
+                "pay",
+                args=[amount],
+                wait_for="completed",
+                request_id=request_id,
+            )
+        except VALIDATION_FAILED as refusal:
+            if not refusal.retryable:
+                raise
+            return {"update_status": "refused"}
+
+    while (await persist(ask))["update_status"] != "completed":  # noqa: ASYNC110 (nobody would tell us)
+        await asyncio.sleep(OUTAGE_PAUSE)
+
+
 async def judge(run: Run, voyage: Voyage) -> list[str]:
     """Wait for the run's end, compare its result and replay its histories; what they told."""
     result = await persist(lambda: run.result(patience=PATIENCE))
@@ -105,7 +133,8 @@ async def storm(server: str, queue: str, runs: int) -> dict[str, Any]:
         under_way = list(zip(started, voyages, strict=True))
         try:
             await asyncio.gather(
-                *(announce(run, name) for run, voyage in under_way for name in voyage.passengers)
+                *(announce(run, name) for run, voyage in under_way for name in voyage.passengers),
+                *(pay(run, toll) for run, voyage in under_way for toll in voyage.tolls),
             )
             told = await asyncio.gather(*(judge(run, voyage) for run, voyage in under_way))
         except Exception:

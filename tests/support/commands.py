@@ -11,8 +11,10 @@ from perdure.core.run.command import (
     CancelSelectionOperation,
     Command,
     CompleteRun,
+    CompleteUpdate,
     ContinueAsNew,
     FailRun,
+    FailUpdate,
     OpenConditionWait,
     OpenSignalWait,
     RecordSideEffect,
@@ -112,6 +114,22 @@ def attributes(**values: Any) -> UpsertSearchAttributes:
 
 def memo(**entries: Any) -> UpsertMemo:
     return UpsertMemo(envelope=envelope_json(encode(entries, Frame.VALUE)), entries=entries)
+
+
+def complete_update(run: Run, result: bytes | None = RESULT) -> CompleteUpdate:
+    """The handler's result for the update that the run's task asks about."""
+    assert run.update is not None
+    return CompleteUpdate(update_id=run.update.update_id, result=result)
+
+
+def fail_update(run: Run, message: str = "no such entry") -> FailUpdate:
+    assert run.update is not None
+    return FailUpdate(
+        update_id=run.update.update_id,
+        message=message,
+        exception_type="KeyError",
+        exception_class="KeyError",
+    )
 
 
 def complete_run(result: bytes | None = RESULT) -> CompleteRun:

@@ -8,7 +8,7 @@ back.
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -432,6 +432,21 @@ class Wire:
     def signal(self, name: str, workflow_id: str = "order-1", **members: Any) -> Json:
         return self.control("POST", f"/workflows/{workflow_id}/signal/{name}", members).ok(202)
 
+    def update(self, name: str = "add", workflow_id: str = "order-1", **members: Any) -> Answer:
+        """An update, and what became of it as far as its caller asked."""
+        return self.control("POST", f"/workflows/{workflow_id}/update/{name}", members)
+
+    def update_later(
+        self, name: str = "add", workflow_id: str = "order-1", **members: Any
+    ) -> Parked:
+        """An update whose caller is left waiting at the server."""
+        path = f"/api/workflows/{workflow_id}/update/{name}"
+        waiters = self.server.update_waiters
+        waiting = waiters.count
+        parked = self.call_later("POST", path, members, headers={CONTROL_VERSION: "2"})
+        self.until(lambda: waiters.count > waiting or not parked.is_waiting)
+        return parked
+
     # The everyday of a worker --------------------------------------------------------------------
 
     def register(self, worker_id: str = "w1", **members: Any) -> Json:
@@ -472,6 +487,28 @@ class Wire:
     def complete(self, task: Json, *commands: Json) -> Json:
         return self.report(task, "complete", commands=list(commands)).ok()
 
+    def judge(self, task: Json, verb: str, **members: Any) -> Answer:
+        """A verdict on an update, from whoever holds its validation."""
+        body = {
+            "lease_owner": task["lease_owner"],
+            "update_validation_attempt": task["update_validation_attempt"],
+            **members,
+        }
+        path = f"/update-validation-tasks/{task['update_validation_task_id']}/{verb}"
+        return self.worker(path, body)
+
+    def register_validator(self, worker_id: str = "w1", **members: Any) -> Json:
+        """A worker whose `Order` takes the updates `add`, which it validates, and `close`."""
+        contract = contract_of("Order", updates={"add": 1, "close": 0}, validators=["add"])
+        told = {"workflow_command_contracts": contract, "capabilities": ["update_validation_tasks"]}
+        return self.register(worker_id, **told, **members)
+
+    def take_validation(self, worker_id: str = "w1") -> Json:
+        """The validation that must be there."""
+        task = self.take(worker_id=worker_id, task_kinds=["workflow", "update_validation"])
+        assert task["task_kind"] == "update_validation", task
+        return task
+
     def report_attempt(self, task: Json, verb: str, **members: Any) -> Answer:
         """A report on an attempt of an activity, from whoever holds it."""
         body = {
@@ -502,7 +539,54 @@ def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
             wire.close()
 
 
-# Commands ----------------------------------------------------------------------------------------
+# Contracts and commands ---------------------------------------------------------------------------
+
+
+def contract_of(
+    workflow_type: str,
+    *,
+    signals: Mapping[str, int] | None = None,
+    updates: Mapping[str, int] | None = None,
+    validators: Sequence[str] = (),
+) -> Json:
+    """What a 2.x worker tells of its code: names, and how many arguments each must have."""
+
+    def entries(counts: Mapping[str, int]) -> list[Json]:
+        return [
+            {
+                "name": name,
+                "parameters": [
+                    {"name": f"p{position}", "position": position, "required": True}
+                    for position in range(count)
+                ],
+            }
+            for name, count in counts.items()
+        ]
+
+    return {
+        workflow_type: {
+            "queries": [],
+            "query_contracts": [],
+            "signals": list(signals or {}),
+            "signal_contracts": entries(signals or {}),
+            "updates": list(updates or {}),
+            "update_contracts": entries(updates or {}),
+            "update_validators": list(validators),
+        }
+    }
+
+
+def complete_update(task: Json, result: Any = "added") -> Json:
+    return {
+        "type": "complete_update",
+        "update_id": task["workflow_update_id"],
+        "result": avro(result),
+    }
+
+
+def fail_update(task: Json, message: str = "no", **members: Any) -> Json:
+    update_id = task["workflow_update_id"]
+    return {"type": "fail_update", "update_id": update_id, "message": message, **members}
 
 
 def schedule_activity(activity_type: str = "charge", **members: Any) -> Json:

@@ -27,12 +27,14 @@ from perdure.core.run.state import (
     Activity,
     Child,
     Lease,
+    Refusal,
     Run,
     TaskState,
     Unsaved,
     WorkflowTask,
 )
 from perdure.core.run.task import request_task
+from perdure.core.run.validation import Judged
 from perdure.engine.activity_tasks import (
     AttemptRef,
     AttemptView,
@@ -54,6 +56,14 @@ from perdure.engine.family import follow
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.operation import Operation
 from perdure.engine.passing import FireDue
+from perdure.engine.updates import (
+    Admitted,
+    ApproveUpdate,
+    LookAtUpdate,
+    RejectUpdate,
+    UpdateRun,
+    UpdateView,
+)
 from perdure.engine.workflow_tasks import (
     CompleteWorkflowTask,
     FailWorkflowTask,
@@ -108,6 +118,20 @@ def worker(worker_id: str = WORKER, *, sdk_version: str = SDK_2, runtime: str = 
         registration_token="token",
         sdk_version=sdk_version,
     )
+
+
+def validator(worker_id: str = WORKER, *validated: str) -> Worker:
+    """A worker whose code takes the updates `add` and `close` and validates some of them."""
+    told = worker(worker_id)
+    told.workflow_types = ["order"]
+    told.capabilities = ["update_validation_tasks"]
+    told.contracts = {
+        "order": {
+            "updates": ["add", "close"],
+            "update_validators": list(validated or ("add",)),
+        }
+    }
+    return told
 
 
 class _Hand:
@@ -251,6 +275,7 @@ class Story:
         )
         self._current: dict[Instance, str] = {}
         self._receipts: dict[ReceiptKey, Receipt] = {}
+        self.workers: dict[tuple[str, str], Worker] = {}
         self._ids = IdSource(self.clock.now, seed)
         self._world: World | None = None
         self._holding = False
@@ -303,7 +328,7 @@ class Story:
         self.runs = {run_id: self.disk.load(run_id) for run_id in self.disk.run_ids}
 
     def _new_world(self) -> World:
-        return World(Moment(self.clock.now(), self._ids), {}, follow)
+        return World(Moment(self.clock.now(), self._ids), self.workers, follow)
 
     def _load(self, world: World, operation: Operation) -> None:
         wanted = list(operation.run_ids())
@@ -364,6 +389,24 @@ class Story:
         commanded = self.decide(SignalRun(_target(run), name=name, arguments=arguments))
         return cast(Commanded, commanded)
 
+    def update(
+        self,
+        run: Run,
+        name: str = "add",
+        arguments: bytes | None = ARGUMENTS,
+        *,
+        workers: Iterable[Worker] = (),
+        **target: Any,
+    ) -> Admitted:
+        """An update, while these workers are known to the server."""
+        self.workers = {(w.namespace, w.worker_id): w for w in workers}
+        operation = UpdateRun(_target(run, **target), name=name, arguments=arguments)
+        return cast(Admitted, self.decide(operation))
+
+    def look_at_update(self, run: Run, update_id: str) -> UpdateView:
+        view = self.decide(LookAtUpdate(run.namespace, run.run_id, update_id))
+        return cast(UpdateView, view)
+
     def cancel(self, run: Run, reason: str | None = None) -> None:
         self.decide(CancelRun(_target(run), reason=reason))
 
@@ -385,6 +428,21 @@ class Story:
         self.decide(_Take(run.run_id, WORKFLOW_TASK, taker, self.granting))
         assert run.task is not None
         return run.task
+
+    def lease_validation(self, run: Run, owner: str = WORKER) -> WorkflowTask:
+        """A worker takes the validation that the run waits for."""
+        self.decide(_Take(run.run_id, WORKFLOW_TASK, validator(owner), self.granting))
+        assert run.task is not None
+        return run.task
+
+    def approve(self, run: Run, report: TaskReport | None = None) -> Judged:
+        operation = ApproveUpdate(run.namespace, run.run_id, report or report_of(run))
+        return cast(Judged, self.decide(operation))
+
+    def reject(self, run: Run, reason: str, report: TaskReport | None = None) -> Judged:
+        refusal = Refusal(reason, "it does not fit")
+        operation = RejectUpdate(run.namespace, run.run_id, report or report_of(run), refusal)
+        return cast(Judged, self.decide(operation))
 
     def wake(self, run: Run) -> None:
         """The run gets a task for no reason."""
@@ -579,5 +637,6 @@ def lease_of(holder: WorkflowTask | Activity) -> Lease:
     return holder.lease
 
 
-def _target(run: Run) -> CommandTarget:
-    return CommandTarget(instance=Instance(run.namespace, run.workflow_id), run_id=run.run_id)
+def _target(run: Run, **target: Any) -> CommandTarget:
+    instance = Instance(run.namespace, run.workflow_id)
+    return CommandTarget(instance=instance, **{"run_id": run.run_id, **target})

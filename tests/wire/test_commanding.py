@@ -11,6 +11,7 @@ from tests.support.http import (
     avro,
     complete_workflow,
     continue_as_new,
+    contract_of,
     fail_workflow,
     schedule_activity,
     start_child,
@@ -158,6 +159,72 @@ def test_a_request_id_that_was_used_for_something_else_is_refused(
     )
     assert body["conflict"]
     assert body["control_plane"]["operation"] == "signal"
+
+
+def test_a_request_id_belongs_to_the_run_that_it_was_pinned_to(wire: Wire) -> None:
+    wire.register()
+    old = wire.start()["run_id"]
+    first = command(wire, f"order-1/runs/{old}/signal/pay", request_id="r1").ok(202)
+    assert (first["request_id"], first["intent_verified"]) == ("r1", True)
+    wire.complete(wire.take(), continue_as_new())
+    new = wire.describe()["run_id"]
+
+    with wire.nothing_changes():
+        again = command(wire, f"order-1/runs/{old}/signal/pay", request_id="r1").ok(202)
+        assert (again["run_id"], again["retained"]) == (old, True)
+        assert wire.signal("pay", request_id="r1")["command_id"] == first["command_id"]
+        other = command(wire, f"order-1/runs/{new}/signal/pay", request_id="r1")
+        assert other.refused(409, "request_id_conflict")["conflict"] == ["run_id"]
+
+
+def test_what_every_live_worker_has_told_is_held_against_a_signal(wire: Wire) -> None:
+    wire.register(workflow_command_contracts=contract_of("Order", signals={"pay": 1}))
+    wire.run_to(wait_for_condition())
+
+    with wire.nothing_changes():
+        body = command(wire, "order-1/signal/ship").refused(404, "unknown_signal")
+        assert (body["outcome"], body["rejection_reason"]) == (
+            "rejected_unknown_signal",
+            "unknown_signal",
+        )
+        wrongs: list[Json] = [{}, {"input": []}, {"input": [1, 2]}, {"input": avro([1, 2])}]
+        for wrong in wrongs:
+            body = command(wire, "order-1/signal/pay", **wrong).refused(
+                422, "invalid_signal_arguments"
+            )
+            assert body["errors"] == body["validation_errors"] != {}
+    wire.signal("pay", input=[1])
+    blob = {"codec": "avro", "blob": "nobody can read this"}
+    wire.signal("pay", input=blob)
+    wire.signal("pay", input={"codec": "avro", "external_storage": {"uri": "s3://b/k"}})
+
+
+@pytest.mark.parametrize("other", ["untold", "knows it", "misshapen"])
+def test_one_worker_that_may_know_a_signal_is_enough(wire: Wire, other: str) -> None:
+    told: dict[str, Json] = {
+        "untold": {},
+        "knows it": contract_of("Order", signals={"ship": 0}),
+        "misshapen": {"Order": {"signals": "ship"}},
+    }
+    wire.register(workflow_command_contracts=contract_of("Order", signals={"pay": 1}))
+    wire.register("w2", workflow_command_contracts=told[other])
+    wire.run_to(wait_for_condition())
+
+    wire.signal("ship")
+
+
+def test_the_word_of_workers_who_are_gone_is_not_held_against_a_signal(wire: Wire) -> None:
+    contract = contract_of("Order", signals={"pay": 1})
+    wire.register("gone", workflow_command_contracts=contract)
+    wire.register("silent", workflow_command_contracts=contract)
+    wire.register("elsewhere", workflow_command_contracts=contract, task_queue="other")
+    wire.worker("/registrations/gone", method="DELETE").ok()
+    wire.start()
+    command(wire, "order-1/signal/ship").refused(404, "unknown_signal")
+
+    wire.advance(seconds=61)
+
+    wire.signal("ship")
 
 
 def test_request_ids_of_other_workflows_are_their_own(wire: Wire) -> None:

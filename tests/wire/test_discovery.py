@@ -65,8 +65,6 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
     """Some flags switch workers to behaviour that needs routes this server does not have."""
     capabilities = info["worker_protocol"]["server_capabilities"]
     for name in (
-        "update_validation_tasks",
-        "synchronous_update_validation",
         "cooperative_cancellation",
         "sticky_execution",
         "prepared_local_activities",
@@ -81,6 +79,26 @@ def test_queries_are_advertised_with_the_authority_that_workers_may_insist_on(in
     assert capabilities["query_tasks"] is True
     assert capabilities["query_task_authority"] is True
     assert info["capabilities"]["queries"] is True
+
+
+def test_updates_are_advertised_in_the_form_that_clients_and_workers_check(info: Json) -> None:
+    update = info["control_plane"]["request_contract"]["operations"]["update"]
+    assert update["fields"]["wait_for"]["canonical_values"] == ["accepted", "completed"]
+    capabilities = info["worker_protocol"]["server_capabilities"]
+    assert capabilities["update_validation_tasks"] is True
+    assert capabilities["synchronous_update_validation"] == {
+        "supported": True,
+        "acceptance_boundary": "validator_approved",
+        "worker_capability": "update_validation_tasks",
+        "workflow_contract_field": "update_validators",
+        "task_poll": {
+            "strategy": "multiplexed",
+            "endpoint": "/worker/workflow-tasks/poll",
+            "request_field": "task_kinds",
+            "task_kinds": ["workflow", "update_validation"],
+            "response_discriminator": "task.task_kind",
+        },
+    }
 
 
 def test_a_fenced_goodbye_is_advertised_in_the_form_that_workers_check(info: Json) -> None:

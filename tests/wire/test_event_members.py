@@ -14,8 +14,10 @@ from tests.support.http import (
     Wire,
     a_wire,
     avro,
+    complete_update,
     complete_workflow,
     continue_as_new,
+    fail_update,
     fail_workflow,
     schedule_activity,
     start_child,
@@ -60,6 +62,9 @@ ADDITIONS: dict[str, set[str]] = {
     "ChildRunStarted": {"cancellation_policy"},
     "SignalReceived": {"arguments", "payload_codec"},
     "SideEffectRecorded": {"payload_codec"},
+    "UpdateAccepted": {"payload_codec"},
+    "UpdateApplied": {"payload_codec"},
+    "UpdateCompleted": {"payload_codec"},
     "SelectionOperationCancelled": {
         "selection_group_id",
         "member_key",
@@ -278,6 +283,20 @@ def tell_of_selections(wire: Wire) -> None:
     wire.complete(wire.take(), complete_workflow())
 
 
+def tell_of_updates(wire: Wire) -> None:
+    wire.run_to(wait_for_condition(), workflow_id="updates")
+    wire.update("add", "updates", input=[1], request_id="r").ok(202)
+    task = wire.take()
+    wire.complete(task, complete_update(task))
+    wire.complete(wire.take(), wait_for_condition())
+    wire.update("add", "updates").ok(202)
+    task = wire.take()
+    wire.complete(task, fail_update(task, exception_type="T", exception_class="C"))
+    wire.update("add", "updates", input=[1]).ok(202)
+    wire.update("add", "updates", input=[2]).ok(202)
+    wire.control("POST", "/workflows/updates/cancel", {}).ok()
+
+
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
     """Everything that a server wrote while all of this happened to it."""
@@ -291,6 +310,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
             tell_of_children,
             tell_of_groups,
             tell_of_selections,
+            tell_of_updates,
         ):
             tell(wire)
         told: list[Json] = []

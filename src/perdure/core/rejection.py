@@ -89,6 +89,96 @@ class CompletionTooLarge(Rejection):
     reason = "structural_limit_exceeded"
 
 
+class UnknownSignal(Rejection):
+    """Every live worker has told what it knows, and none named this signal."""
+
+    reason = "unknown_signal"
+
+
+class InvalidSignalArguments(Rejection):
+    reason = "invalid_signal_arguments"
+
+
+# Updates, as their callers hear of them.
+class UpdateRejected(Rejection):
+    """Not accepted: the run is closed, or its code has no such update."""
+
+    reason = "update_rejected"
+
+
+class UpdateFailed(Rejection):
+    """Accepted, and its handler failed."""
+
+    reason = "update_failed"
+
+
+class InvalidUpdateArguments(Rejection):
+    reason = "invalid_update_arguments"
+
+
+class UpdateValidatorRejected(Rejection):
+    reason = "update_validator_rejected"
+
+
+class UpdateValidatorUnavailable(Rejection):
+    """The code validates this update, and no live worker is there to do it."""
+
+    reason = "update_validator_worker_unavailable"
+
+
+class UpdateValidatorIncompatible(Rejection):
+    """Live workers know the type, but none of them can validate for this run."""
+
+    reason = "update_validator_worker_incompatible"
+
+
+class UpdateValidationUnsupported(Rejection):
+    """A worker declares the validator and cannot be asked to run it."""
+
+    reason = "update_validation_capability_unsupported"
+
+
+class UpdateValidatorLost(Rejection):
+    reason = "update_validator_worker_lost"
+
+
+class UpdateValidationNotClaimed(Rejection):
+    reason = "update_validation_task_not_claimed"
+
+
+class UpdateValidationOutOfTime(Rejection):
+    reason = "update_validation_execution_timeout"
+
+
+class UpdateValidationFailed(Rejection):
+    """The worker could not run the validator."""
+
+    reason = "update_validation_worker_failed"
+
+
+# Updates, as the workers hear of them that were to judge one.
+class UpdateValidationNotFound(Rejection):
+    reason = "update_validation_task_not_found"
+
+
+class UpdateValidationNotLeased(Rejection):
+    reason = "update_validation_task_not_leased"
+
+
+class UpdateValidationLeaseExpired(Rejection):
+    reason = "update_validation_lease_expired"
+
+
+class UpdateValidationStale(Rejection):
+    reason = "stale_update_validation_completion"
+
+
+class UpdateValidationDuplicate(Rejection):
+    """The other verdict was given before."""
+
+    reason = "duplicate_update_validation_completion"
+
+
 # Leases.
 class TaskNotLeased(Rejection):
     reason = "task_not_leased"

@@ -11,9 +11,12 @@ from perdure.core.run.state import (
     ActivityTimeouts,
     RetryPolicy,
     Run,
+    TaskKind,
     activity_task_id,
+    validation_task_id,
     workflow_task_id,
 )
+from perdure.core.run.update import judged_update
 from perdure.engine.workflow_tasks import page_of
 
 
@@ -38,6 +41,27 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     build_id: str | None
 
 
+class ValidationDelivery(Struct, frozen=True, kw_only=True):
+    """A leased validation, with the whole history. `events` is None when it is only on disk."""
+
+    task_id: str
+    run_id: str
+    workflow_id: str
+    workflow_type: str
+    queue: str
+    number: int
+    attempt: int
+    owner: str
+    lease_expires_at: int
+    arguments: bytes
+    update_id: str
+    update_name: str
+    update_arguments: bytes | None
+    history_count: int
+    events: list[bytes] | None
+    build_id: str | None
+
+
 class ActivityDelivery(Struct, frozen=True, kw_only=True):
     """A leased attempt of an activity."""
 
@@ -58,15 +82,17 @@ class ActivityDelivery(Struct, frozen=True, kw_only=True):
     deadlines: dict[str, int]
 
 
-Delivery = WorkflowDelivery | ActivityDelivery
+Delivery = WorkflowDelivery | ValidationDelivery | ActivityDelivery
 
 
-def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery:
+def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | ValidationDelivery:
     """Copy a workflow task that was just leased."""
     task = run.task
     assert task is not None
     lease = task.lease
     assert lease is not None
+    if task.kind is TaskKind.VALIDATION:
+        return deliver_validation(run)
     return WorkflowDelivery(
         task_id=workflow_task_id(run, task),
         run_id=run.run_id,
@@ -83,6 +109,32 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery:
         page_size=page_size,
         events=page_of(run, after=0, limit=page_size).events,
         resume=task.resume,
+        build_id=run.build_id,
+    )
+
+
+def deliver_validation(run: Run) -> ValidationDelivery:
+    """Copy a validation that was just leased."""
+    task, update = run.task, judged_update(run)
+    assert task is not None
+    assert task.lease is not None
+    assert update is not None
+    return ValidationDelivery(
+        task_id=validation_task_id(run, task),
+        run_id=run.run_id,
+        workflow_id=run.workflow_id,
+        workflow_type=run.workflow_type,
+        queue=run.queue,
+        number=task.number,
+        attempt=task.attempt,
+        owner=task.lease.owner,
+        lease_expires_at=task.lease.expires_at,
+        arguments=run.arguments,
+        update_id=update.update_id,
+        update_name=update.name,
+        update_arguments=update.arguments,
+        history_count=run.history_count,
+        events=page_of(run, after=0, limit=run.history_count).events,
         build_id=run.build_id,
     )
 
@@ -125,7 +177,7 @@ class Claim(NamedTuple):
 
 
 def claim_of(delivery: Delivery) -> Claim:
-    if isinstance(delivery, WorkflowDelivery):
+    if isinstance(delivery, WorkflowDelivery | ValidationDelivery):
         return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
     return Claim(delivery.run_id, delivery.sequence, delivery.attempt, delivery.owner)
 

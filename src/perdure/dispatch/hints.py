@@ -21,6 +21,7 @@ from perdure.core.limits import (
 )
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.query_messages import QueueName
+from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.store.interface import QueueKey, Unavailable
 
@@ -64,12 +65,14 @@ class Hints:
         clock: Clock,
         yard: PollerYard,
         watchers: Watchers,
+        update_waiters: UpdateWaiters,
         refresh_worker: Callable[[tuple[str, str]], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
         self._yard = yard
         self._watchers = watchers
+        self._update_waiters = update_waiters
         self._refresh_worker = refresh_worker
         self._waiting: OrderedDict[Hint, None] = OrderedDict()
         self._wake = asyncio.Event()
@@ -77,6 +80,7 @@ class Hints:
         # Runs that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
+        update_waiters.connect(self.watching)
 
     # Telling -------------------------------------------------------------------------------------
 
@@ -154,6 +158,7 @@ class Hints:
                 self._yard.offered(QueueKey(namespace, queue, kind), name)
             case Hint("changed", (run_id,)):
                 self._watchers.changed(run_id)
+                self._update_waiters.changed_elsewhere(run_id)
             case Hint("watch", (run_id,)):
                 self._remote[run_id] = self._clock.now() + _WATCH
                 self._remote.move_to_end(run_id)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
+from perdure.core.fleet.contract import validation_names
 from perdure.core.fleet.routing import routing_names
 from perdure.core.fleet.worker import Worker, require_poll_allowed
 from perdure.core.limits import POLL_ANSWERS_MAX, SECOND
@@ -17,7 +18,6 @@ from perdure.dispatch.delivery import (
     ActivityDelivery,
     Claim,
     Delivery,
-    WorkflowDelivery,
     claim_of,
     deliver_again,
     deliver_to_poll,
@@ -53,6 +53,10 @@ class Poll(Struct, frozen=True, kw_only=True):
     build_id: str | None = None
     request_id: str | None = None
     page_size: int
+    progress: bool = True
+    """Whether a workflow poll takes tasks in which the code goes on."""
+    validations: bool = False
+    """Whether it takes validations of updates."""
 
 
 class PollAnswer(Struct, frozen=True):
@@ -102,11 +106,10 @@ class Polling:
                 answer = await self._inherit(poll)
                 if answer is not None:
                     return answer
-        types = worker.workflow_types if poll.kind == "workflow" else worker.activity_types
         poller = ParkedPoller(
             QueueKey(poll.namespace, poll.queue, poll.kind),
             worker,
-            routing_names(tuple(types), worker.build_id),
+            _names(poll, worker),
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
@@ -143,9 +146,7 @@ class Polling:
             delivery: Delivery = await answer
             return delivery
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            # Its time is up, its client has left, or the server is to stop.
             return None
         finally:
             timer.cancel()
@@ -224,7 +225,7 @@ class Polling:
 
     def _give_back(self, poller: ParkedPoller, delivery: Delivery) -> None:
         """A lease that nobody is there to receive goes back at once."""
-        if isinstance(delivery, WorkflowDelivery):
+        if not isinstance(delivery, ActivityDelivery):
             self._engine.send(
                 ReleaseWorkflowTask(
                     delivery.run_id,
@@ -258,6 +259,15 @@ def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:
         )
     require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
     return worker
+
+
+def _names(poll: Poll, worker: Worker) -> frozenset[str]:
+    """What a poll can be given."""
+    if poll.kind == "activity":
+        return routing_names(tuple(worker.activity_types), worker.build_id)
+    types = tuple(worker.workflow_types) if poll.progress else ()
+    names = routing_names(types, worker.build_id)
+    return names | validation_names(worker) if poll.validations else names
 
 
 def _attempt(namespace: str, delivery: ActivityDelivery) -> AttemptRef:

@@ -70,7 +70,7 @@ class Engine:
         matcher: Matcher,
         granting: Granting,
         cache: RunCache,
-        on_change: Callable[[str], None],
+        on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
         herald: Herald | None = None,
     ) -> None:
@@ -417,7 +417,7 @@ class Engine:
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
-            self._on_change(run.run_id)
+            self._on_change(run)
             if self._herald is not None:
                 self._herald.changed(run.run_id)
 

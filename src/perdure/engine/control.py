@@ -2,7 +2,13 @@
 
 from msgspec import Struct
 
-from perdure.core.rejection import DuplicateNotAllowed, RequestIdConflict
+from perdure.core.fleet.contract import Place, argument_errors, is_unknown
+from perdure.core.rejection import (
+    DuplicateNotAllowed,
+    InvalidSignalArguments,
+    RequestIdConflict,
+    UnknownSignal,
+)
 from perdure.core.run.close import cancel_run, terminate_run
 from perdure.core.run.message import accept_signal, require_active
 from perdure.core.run.start import StartRequest, start_run
@@ -57,12 +63,33 @@ def _started(run: Run, *, is_new: bool) -> Started:
 
 
 class CommandTarget(Struct, frozen=True, kw_only=True):
-    """Which run a command is meant for, and the identity under which it may be repeated."""
+    """Which run a command is meant for, and the identity under which it may be repeated.
+
+    `digest` is of all that is asked, then, behind a dash, of the name alone.
+    """
 
     instance: Instance
     run_id: str | None = None
     request_id: str | None = None
     digest: str = ""
+
+    def require_same(self, kind: str, known: Receipt) -> None:
+        """Refuse to repeat a command that asked for something else."""
+        conflict = []
+        if self.run_id is not None and self.run_id != known.run_id:
+            conflict.append("run_id")
+        if self.digest != known.digest:
+            same_name = self.digest.rpartition("-")[2] == known.digest.rpartition("-")[2]
+            conflict.append("arguments" if same_name else "name")
+        if conflict:
+            raise RequestIdConflict(
+                f"request id {self.request_id} was used for another {kind}",
+                request_id=self.request_id,
+                retained_command_id=known.command_id,
+                retained_command_type=kind,
+                retained_outcome=known.outcome,
+                conflict=conflict,
+            )
 
 
 class Commanded(Struct, frozen=True):
@@ -83,6 +110,10 @@ class RunCommand(Operation):
 
     def __init__(self, target: CommandTarget) -> None:
         self._target = target
+
+    @property
+    def request_id(self) -> str | None:
+        return self._target.request_id
 
     def instances(self) -> tuple[Instance, ...]:
         return (self._target.instance,)
@@ -116,15 +147,7 @@ class RunCommand(Operation):
 
     def _repeat(self, world: World, receipt: Receipt) -> Commanded:
         target = self._target
-        if receipt.digest != target.digest:
-            raise RequestIdConflict(
-                f"request id {target.request_id} was used for another {self.kind}",
-                request_id=target.request_id,
-                retained_command_id=receipt.command_id,
-                retained_command_type=self.kind,
-                retained_outcome=receipt.outcome,
-                conflict=["arguments"],
-            )
+        target.require_same(self.kind, receipt)
         run = world.find_current(target.instance)
         workflow_type = "" if run is None else run.workflow_type
         return Commanded(receipt.run_id, workflow_type, receipt.command_id, receipt.outcome, True)
@@ -133,17 +156,49 @@ class RunCommand(Operation):
 class SignalRun(RunCommand):
     """Send a signal."""
 
-    __slots__ = ("_arguments", "_name")
+    __slots__ = ("_arguments", "_count", "_name")
     name = kind = "signal"
 
-    def __init__(self, target: CommandTarget, *, name: str, arguments: bytes | None) -> None:
+    def __init__(
+        self,
+        target: CommandTarget,
+        *,
+        name: str,
+        arguments: bytes | None,
+        count: int | None = None,
+    ) -> None:
         super().__init__(target)
         self._name = name
         self._arguments = arguments
+        self._count = count
 
     def apply(self, world: World, run: Run) -> tuple[str, str]:
+        self._require_fitting(world, run)
         signal = accept_signal(run, world.moment, name=self._name, arguments=self._arguments)
         return signal.command_id, "signal_received"
+
+    def _require_fitting(self, world: World, run: Run) -> None:
+        """Refuse what the code does not take, if everybody who could run it has told."""
+        place = Place(run.namespace, run.queue, run.workflow_type, run.build_id)
+        live = world.live_workers(place)
+        if is_unknown(live, run.workflow_type, "signals", self._name):
+            raise UnknownSignal(
+                f"workflow type {run.workflow_type} has no signal {self._name}",
+                run_id=run.run_id,
+                outcome="rejected_unknown_signal",
+                rejection_reason="unknown_signal",
+            )
+        if self._count is None:
+            return
+        errors = argument_errors(live, run.workflow_type, self.kind, self._name, self._count)
+        if errors:
+            raise InvalidSignalArguments(
+                f"the arguments do not fit signal {self._name}",
+                run_id=run.run_id,
+                outcome="rejected_invalid_arguments",
+                rejection_reason="invalid_signal_arguments",
+                errors=errors,
+            )
 
 
 class CancelRun(RunCommand):

@@ -1,9 +1,11 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
+from perdure.core.fleet.contract import declared_validators
 from perdure.core.fleet.routing import routing_name
+from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskState
-from perdure.core.run.task import lease_task
+from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskKind, TaskState
+from perdure.core.run.task import lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
 from perdure.store.interface import QueueKey
@@ -34,10 +36,11 @@ class Granting:
                 run,
                 world.moment,
                 owner=worker.worker_id,
-                timeout=self.workflow_timeout,
+                timeout=self._task_timeout(run),
                 frame=worker.frame,
                 runtime=worker.runtime,
                 poll_id=poller.poll_id,
+                validators=declared_validators(worker, run.workflow_type),
             )
             attempt = task.attempt
         else:
@@ -54,6 +57,12 @@ class Granting:
             attempt = activity.attempt
         world.grants.append(Grant(poller, run, place, attempt))
         world.changed(run)
+
+    def _task_timeout(self, run: Run) -> int:
+        """Somebody waits for the word of a validator, so it is given less time."""
+        if run.task is None or run.task.kind is not TaskKind.VALIDATION:
+            return self.workflow_timeout
+        return min(self.workflow_timeout, UPDATE_VALIDATION_LEASE_TIMEOUT)
 
 
 def still_holds(grant: Grant) -> bool:
@@ -75,7 +84,7 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
             continue
         if place == WORKFLOW_TASK:
             key = QueueKey(run.namespace, run.queue, "workflow")
-            found.append((place, key, routing_name(run.workflow_type, run.build_id)))
+            found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from perdure.core.limits import READY_PER_CLAIM_MAX
 from perdure.core.run.due import fire_due
-from perdure.core.run.state import Run
+from perdure.core.run.state import WORKFLOW_TASK, Run
+from perdure.core.run.task import task_name
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
@@ -123,6 +124,9 @@ class ClaimTasks(Operation):
                 # A row that says otherwise would be found again for ever.
                 run.unsaved.ready.setdefault(place, False)
                 world.changed(run)
+                continue
+            if place == WORKFLOW_TASK and name != task_name(run):
+                # Another task took its place in this very beat, which rewrites the row.
                 continue
             poller = self._matcher.reserve(self._key, name)
             if poller is None:

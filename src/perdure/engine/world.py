@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
 from perdure.core.rejection import (
@@ -88,6 +89,14 @@ class World:
             revision, worker = found.get(key, (0, None))
             self._learned[key] = worker
             self.changes.worker_revisions[key] = revision
+
+    def live_workers(self, place: Place) -> list[Worker]:
+        """Those who could work on a run there."""
+        known: Iterable[Worker] = self._workers.values()
+        if self.changes.workers:
+            merged = {**self._workers, **self.changes.workers}
+            known = [worker for worker in merged.values() if worker is not None]
+        return live_workers(known, place, self.moment.now)
 
     def require_room_for_worker(self) -> None:
         """Registrations are kept in memory, so there is an end to them."""

@@ -6,12 +6,14 @@ from typing import Any
 from perdure import __version__
 from perdure.clock import Clock, FollowingClock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.core.run.state import Run
 from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_book import QueryRules
+from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
@@ -29,6 +31,7 @@ from perdure.protocols.durable_workflow.surfaces import (
     WorkerSurface,
     translate,
 )
+from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
@@ -52,6 +55,7 @@ class Server:
         self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
         self.yard = PollerYard()
         self.watchers = Watchers()
+        self.update_waiters = UpdateWaiters()
         self.deadlines = DeadlineLoop(clock)
         self.cache = RunCache()
         granting = Granting(
@@ -68,6 +72,7 @@ class Server:
                 parcels=make_parcel_wire(settings, node_id=node_id),
                 yard=self.yard,
                 watchers=self.watchers,
+                update_waiters=self.update_waiters,
             )
         self.engine = Engine(
             store=self.store,
@@ -76,7 +81,7 @@ class Server:
             matcher=self.yard,
             granting=granting,
             cache=self.cache,
-            on_change=self.watchers.changed,
+            on_change=self._changed,
             on_due=self.deadlines.arm,
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
@@ -132,6 +137,13 @@ class Server:
             worker_surface,
             poll_timeout=settings.poll_timeout,
         )
+        updates = Updates(
+            self.engine,
+            self.update_waiters,
+            control_surface,
+            worker_surface,
+            wait_timeout=settings.update_wait_timeout,
+        )
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -141,7 +153,17 @@ class Server:
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(
-            Router(routes(control, worker, queries, discovery, worker_surface, discovery_surface)),
+            Router(
+                routes(
+                    control,
+                    worker,
+                    queries,
+                    updates,
+                    discovery,
+                    worker_surface,
+                    discovery_surface,
+                )
+            ),
             authenticator(settings),
             surface_of=surface_of(control_surface, worker_surface, discovery_surface),
             translate=translate,
@@ -174,6 +196,11 @@ class Server:
         self.yard.release_all()
         self.desk.release_all()
         self.watchers.release_all()
+        self.update_waiters.release_all()
+
+    def _changed(self, run: Run) -> None:
+        self.watchers.changed(run.run_id)
+        self.update_waiters.changed(run)
 
 
 def query_rules(settings: Settings) -> QueryRules:

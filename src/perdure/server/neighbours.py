@@ -11,6 +11,7 @@ from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_post import QueryPost
+from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.store.interface import SharedStore
@@ -31,6 +32,7 @@ class Neighbours:
         parcels: ParcelWire | None,
         yard: PollerYard,
         watchers: Watchers,
+        update_waiters: UpdateWaiters,
     ) -> None:
         self.wire = wire
         self.parcels = parcels
@@ -39,6 +41,7 @@ class Neighbours:
             clock=clock,
             yard=yard,
             watchers=watchers,
+            update_waiters=update_waiters,
             refresh_worker=self._refresh_worker,
         )
         # Where hints are not heard, queries stay with the polls of their own node.

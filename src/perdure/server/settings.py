@@ -37,6 +37,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     query_remembered: int = limits.QUERY_REMEMBERED
     queries_pending_max: int = limits.QUERIES_PENDING_MAX
     query_polls_max: int = limits.PARKED_QUERY_POLLS_MAX
+    update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
 
@@ -71,6 +72,8 @@ ENVIRONMENT: dict[str, str] = {
     "DW_QUERY_TASK_TTL_SECONDS": "seconds that a worker may ask how its query ended",
     "DW_QUERY_TASK_MAX_PENDING_PER_QUEUE": "queries that may wait on one queue",
     "DW_QUERY_TASK_POLL_MAX_CONCURRENT": "query polls that may wait",
+    "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS": "seconds that a client waits for the outcome "
+    "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
 }
@@ -104,6 +107,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
             "DW_QUERY_TASK_POLL_MAX_CONCURRENT",
             1,
             limits.PARKED_QUERY_POLLS_MAX,
+        ),
+        "update_wait_timeout": _seconds(
+            environment, "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS", 1, 55
         ),
         "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
         "role_tokens": {

@@ -11,11 +11,12 @@ from perdure.core.run.state import (
     STATE_FIELDS,
     WORKFLOW_TASK,
     Activity,
+    Message,
     Operation,
     Run,
-    Signal,
 )
 from perdure.core.run.status import RunStatus
+from perdure.core.run.task import task_name
 from perdure.store.interface import Receipt
 
 _encoder = msgspec.msgpack.Encoder()
@@ -35,7 +36,7 @@ _State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], ar
 _state_decoder = msgspec.msgpack.Decoder(_State)
 _state_of = attrgetter(*STATE_FIELDS)
 _operation_decoder: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
-_signal_decoder = msgspec.msgpack.Decoder(Signal)
+_message_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _worker_decoder = msgspec.msgpack.Decoder(Worker)
 _receipt_decoder = msgspec.msgpack.Decoder(Receipt)
 _events_decoder = msgspec.json.Decoder(list[msgspec.Raw])
@@ -97,8 +98,7 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
     """The columns of a task that pollers shall find."""
     if place == WORKFLOW_TASK:
         assert run.task is not None
-        name = routing_name(run.workflow_type, run.build_id)
-        what = (run.queue, "workflow", name, run.priority, run.task.available_at)
+        what = (run.queue, "workflow", task_name(run), run.priority, run.task.available_at)
     else:
         activity = run.operations[place]
         assert isinstance(activity, Activity)
@@ -111,8 +111,9 @@ def operation_of(data: bytes) -> Operation:
     return _operation_decoder.decode(data)
 
 
-def signal_of(data: bytes) -> Signal:
-    return _signal_decoder.decode(data)
+def signal_of(data: bytes) -> Message:
+    """A signal or an update that waits in an inbox."""
+    return _message_decoder.decode(data)
 
 
 def worker_of(data: bytes) -> Worker:

@@ -4,10 +4,14 @@
 # mypy: disable-error-code="import-not-found,untyped-decorator,no-any-return"
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from durable_workflow import ServerError, SignalFailed
 
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import decoded, kind
-from tests.sdk.stage import Stage
+from tests.sdk.stage import Stage, until
 
 
 @case("wait-for-signal", "approval")
@@ -182,3 +186,64 @@ async def memo_upsert(stage: Stage) -> None:
         {"owner": "ada", "step": "one", "draft": "to be removed"},
         {"owner": "ada", "step": {"number": 2}},
     ]
+
+
+@case("signal-repeated", "gate")
+async def signal_repeated(stage: Stage) -> None:
+    run = await stage.start("gate")
+    await run.event("ConditionWaitOpened")
+    client, gate = stage.client, run.workflow_id
+
+    first = await client.signal_workflow(gate, "open", request_id="once")
+    again = await client.signal_workflow(gate, "open", request_id="once")
+    assert (first["retained"], again["retained"]) == (False, True)
+    assert first["command_id"] == again["command_id"]
+    conflict = await refused(client.signal_workflow(gate, "open", args=[1], request_id="once"))
+    assert conflict.reason == "request_id_conflict"
+    for _ in range(2):
+        await run.signal("open")
+
+    assert await run.result() == 3
+    assert (await run.kinds()).count("SignalReceived") == 3
+
+
+@case("signal-unknown", "approval")
+async def signal_unknown(stage: Stage) -> None:
+    run = await stage.start("approval")
+    await run.event("ConditionWaitOpened")
+
+    assert (await refused(run.signal("disapprove"))).reason == "unknown_signal"
+    assert (await refused(run.signal("approve"))).reason == "invalid_signal_arguments"
+    await run.signal("approve", "ada")
+
+    assert await run.result() == {"approved_by": "ada"}
+
+
+@case("signal-pinned", "postbox")
+async def signal_pinned(stage: Stage) -> None:
+    run = await stage.start("postbox", 2, [])
+    await run.handle.signal("post", ["first"])
+
+    async def runs() -> int:
+        return len((await run.handle.list_runs()).runs)
+
+    await until(runs, (2).__eq__)
+    try:
+        await run.handle.signal("post", ["to the past"])
+    except ServerError as refusal:
+        reason = refusal.reason()
+    else:
+        raise AssertionError("a closed run of the chain took a signal")
+    assert reason == "historical_run_command_rejected"
+    await run.signal("post", "second")
+
+    assert await run.result() == ["first", "second"]
+
+
+async def refused(sending: Awaitable[Any]) -> Any:
+    """The signal must be refused; the exception."""
+    try:
+        answer = await sending
+    except SignalFailed as refusal:
+        return refusal
+    raise AssertionError(f"the signal was taken: {answer!r}")

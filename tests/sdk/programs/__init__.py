@@ -8,11 +8,12 @@ from tests.sdk.programs import (
     parallel,
     plain,
     queries,
+    updates,
     waits,
 )
 from tests.sdk.release import since
 
-_CHAPTERS = [activities, plain, parallel, children, waits, markers, journeys, queries]
+_CHAPTERS = [activities, plain, parallel, children, waits, updates, markers, journeys, queries]
 
 if since("2.0.0"):
     from tests.sdk.programs import selections

@@ -67,5 +67,28 @@ class Stages:
         return ctx.continue_as_new(left - 1, [*passed, stage])
 
 
-WORKFLOWS = (Trip, Convoy, Ferry, Stages)
+@workflow.defn(name="tollgate")
+class Tollgate:
+    """Opens when enough was paid. Whoever pays under one request id pays once."""
+
+    def __init__(self) -> None:
+        self.paid: list[int] = []
+
+    @workflow.update("pay")
+    def pay(self, amount: int) -> int:
+        self.paid.append(amount)
+        return sum(self.paid)
+
+    @pay.validator
+    def check_pay(self, amount: int) -> None:
+        if amount <= 0:
+            raise ValueError("a toll is positive")
+
+    def run(self, ctx: Context, payers: int) -> Steps:
+        yield ctx.wait_condition(lambda: len(self.paid) >= payers, key="paid")
+        total = yield ctx.schedule_activity("echo", [sum(self.paid)], retry_policy=STUBBORN)
+        return [len(self.paid), total]
+
+
+WORKFLOWS = (Trip, Convoy, Ferry, Stages, Tollgate)
 ACTIVITIES = ()

@@ -8,6 +8,11 @@ def routing_name(name: str, build_id: str | None) -> str:
     return name if build_id is None else f"{name}@{build_id}"
 
 
+def validation_name(workflow_type: str, update_name: str) -> str:
+    """What the validation of an update is looked for under; no worker calls a type like this."""
+    return f"{workflow_type}\x1f{update_name}"
+
+
 @lru_cache(maxsize=64)
 def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
     """What a worker can take: free tasks of its types, and those of its own build."""

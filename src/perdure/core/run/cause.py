@@ -13,6 +13,7 @@ from perdure.core.run.state import (
     Operation,
     Run,
     SignalWait,
+    TaskKind,
     TaskState,
     Timer,
     WorkflowTask,
@@ -32,6 +33,7 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int | None = None
     run_id: str | None = None
     last_failure: str | None = None
+    update_id: str | None = None
 
 
 def next_cause(run: Run) -> Cause | None:
@@ -63,6 +65,8 @@ def _comes_last(run: Run, operation: Operation) -> bool:
 
 
 def _task(run: Run, task: WorkflowTask) -> Cause:
+    if task.kind is not TaskKind.PROGRESS:
+        return _update(run, task)
     match task.state:
         case TaskState.LEASED:
             lease = task.lease
@@ -98,6 +102,43 @@ def _task(run: Run, task: WorkflowTask) -> Cause:
             )
         case _:
             assert_never(task.state)
+
+
+def _update(run: Run, task: WorkflowTask) -> Cause:
+    """An update that waits for its outcome, or for the word of its validator."""
+    judged = task.kind is TaskKind.VALIDATION
+    update_id = str(task.resume["workflow_update_id"])
+    if judged:
+        name = str(task.resume["update_name"])
+    else:
+        assert run.update is not None
+        name = run.update.name
+    doing = "validates" if judged else "works on"
+    lease, until = task.lease, None
+    if lease is not None:
+        until = lease.expires_at
+        what = f"worker {lease.owner} {doing} update {name} until {instant.text(until)}"
+    elif task.state is TaskState.DELAYED:
+        until = task.available_at
+        what = (
+            f"the last task of update {name} failed ({task.failure_message}); "
+            f"next try at {instant.text(until)}"
+        )
+    else:
+        at = instant.text(task.available_at)
+        able = "validates it" if judged else f"knows {run.workflow_type}"
+        what = f"update {name} waits since {at}; no worker of queue {run.queue} that {able} took it"
+    return Cause(
+        kind="update_validation" if judged else "update",
+        text=what,
+        queue=run.queue,
+        name=name,
+        owner=None if lease is None else lease.owner,
+        until=until,
+        attempt=task.attempt,
+        last_failure=task.failure_message,
+        update_id=update_id,
+    )
 
 
 def _operation(operation: Operation) -> Cause:

@@ -7,14 +7,16 @@ from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import record_held
 from perdure.core.run.start import start_successor
-from perdure.core.run.state import Activity, Child, Failure, Run, Timer
+from perdure.core.run.state import Activity, Child, Failure, Run, Signal, Timer
 from perdure.core.run.status import TRANSITIONS, RunStatus
+from perdure.core.run.update import let_updates_go
 
 _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 
 
 def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
     """The code returned."""
+    let_updates_go(run, moment, category="cancelled", ended="completed")
     _apply_parent_close_policy(run, moment, "completed")
     output = command.result or b"null"
     record(run, moment, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
@@ -33,6 +35,7 @@ def fail_run(run: Run, moment: Moment, command: FailRun) -> None:
         non_retryable=command.non_retryable,
         exception=command.exception,
     )
+    let_updates_go(run, moment, category="cancelled", ended="failed")
     _apply_parent_close_policy(run, moment, "failed")
     record(
         run,
@@ -79,6 +82,7 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
         continued=True,
     )
     run.continued_to_run_id = successor.run_id
+    let_updates_go(run, moment, category="cancelled", ended="continued as new")
     record(
         run,
         moment,
@@ -90,10 +94,11 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
             "closed_reason": "continued",
         },
     )
-    for position in sorted(run.inbox):
-        successor.inbox[successor.inbox_next] = run.inbox[position]
-        successor.unsaved.inbox.add(successor.inbox_next)
-        successor.inbox_next += 1
+    for _, message in sorted(run.inbox.items()):
+        if isinstance(message, Signal):
+            successor.inbox[successor.inbox_next] = message
+            successor.unsaved.inbox.add(successor.inbox_next)
+            successor.inbox_next += 1
     _close(run, moment, RunStatus.COMPLETED, "continued")
     run.unsaved.effects.append(StartRun(successor))
     if run.parent is not None:
@@ -117,6 +122,7 @@ def time_out_run(run: Run, moment: Moment) -> None:
     kind = "execution_timeout" if overdue else "run_timeout"
     seconds = run.execution_timeout_seconds if overdue else run.run_timeout_seconds
     _release_held(run, moment)
+    let_updates_go(run, moment, category="timeout", ended="passed its deadline")
     _record_cancelled_work(run, moment, None)
     message = f"Workflow passed its {kind.replace('_', ' ')} of {seconds} s."
     run.failure = Failure(
@@ -161,6 +167,7 @@ def _stop(
         "CancelRequested" if cancelled else "TerminateRequested",
         {**ids, "command_type": "cancel" if cancelled else "terminate", "reason": reason},
     )
+    let_updates_go(run, moment, category=status.value, ended=f"was {status.value}")
     _record_cancelled_work(run, moment, command_id)
     sentence = f"Workflow {status.value}"
     message = f"{sentence}: {reason}" if reason else f"{sentence}."

@@ -80,6 +80,23 @@ class CancelSelectionOperation(Struct, frozen=True, kw_only=True):
     identity: str
 
 
+class CompleteUpdate(Struct, frozen=True, kw_only=True):
+    """The handler of an update returned."""
+
+    update_id: str
+    result: bytes | None = None
+
+
+class FailUpdate(Struct, frozen=True, kw_only=True):
+    """The handler of an update raised, or there is none."""
+
+    update_id: str
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    non_retryable: bool = False
+
+
 class CompleteRun(Struct, frozen=True, kw_only=True):
     result: bytes | None = None
 
@@ -103,8 +120,12 @@ Blocking: TypeAlias = (
 )
 Marker: TypeAlias = RecordSideEffect | RecordVersionMarker | UpsertSearchAttributes | UpsertMemo
 Terminal: TypeAlias = CompleteRun | FailRun | ContinueAsNew
-Command: TypeAlias = Blocking | Marker | CancelSelectionOperation | Terminal
+UpdateOutcome: TypeAlias = CompleteUpdate | FailUpdate
+Command: TypeAlias = Blocking | Marker | CancelSelectionOperation | UpdateOutcome | Terminal
 
 BLOCKING = (ScheduleActivity, StartTimer, StartChild, OpenConditionWait, OpenSignalWait)
 SCHEDULABLE = (ScheduleActivity, StartTimer, StartChild)
+UPDATE_OUTCOMES = (CompleteUpdate, FailUpdate)
+UNNUMBERED = (CancelSelectionOperation, CompleteUpdate, FailUpdate)
+"""Commands beside the code's own steps: they take no sequence and move nothing on."""
 TERMINAL = (CompleteRun, FailRun, ContinueAsNew)

@@ -14,11 +14,15 @@ from perdure.core.run.command import (
     BLOCKING,
     SCHEDULABLE,
     TERMINAL,
+    UNNUMBERED,
+    UPDATE_OUTCOMES,
     CancelSelectionOperation,
     Command,
     CompleteRun,
+    CompleteUpdate,
     ContinueAsNew,
     FailRun,
+    FailUpdate,
     OpenConditionWait,
     OpenSignalWait,
     RecordSideEffect,
@@ -45,6 +49,7 @@ from perdure.core.run.state import (
     Metadata,
     Operation,
     Run,
+    TaskKind,
     TaskReceipt,
     TaskState,
     Timer,
@@ -61,6 +66,7 @@ from perdure.core.run.task import (
     retry_task,
     withdraw,
 )
+from perdure.core.run.update import finish_update
 from perdure.core.run.wait import close_wait_before, open_condition_wait, open_signal_wait
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
@@ -87,13 +93,16 @@ def complete_task(
     )
     if close.overdue(run, moment.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
-    _check(run, commands)
+    _check(run, task, commands)
     receipt = finish_task(run, task, "completed")
     if run.status is RunStatus.PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
-    _close_open_wait(run, moment, task, commands)
-    _apply(run, moment, commands, receipt)
+    if task.kind is TaskKind.UPDATE:
+        commands = _finish_update(run, moment, commands)
+    if commands or task.kind is TaskKind.PROGRESS:
+        _close_open_wait(run, moment, task, commands)
+        _apply(run, moment, commands, receipt)
     if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
     settle(run, moment)
@@ -110,7 +119,7 @@ def fail_task(
     task = require_lease(
         run, moment, number=report.number, owner=report.owner, attempt=report.attempt
     )
-    if failure_type == WAITING_FOR_HISTORY:
+    if failure_type == WAITING_FOR_HISTORY and task.kind is TaskKind.PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
         _close_open_wait(run, moment, task, ())
         if run.status is RunStatus.PENDING:
@@ -126,9 +135,10 @@ def fail_task(
     return receipt
 
 
-def _check(run: Run, commands: Sequence[Command]) -> None:
+def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
     _require_at_most(limits.COMMANDS_PER_COMPLETION_MAX, len(commands), "command_batch_size")
+    _check_update(run, task, commands)
     endings = [index for index, command in enumerate(commands) if isinstance(command, TERMINAL)]
     if len(endings) > 1:
         raise InvalidCommands("a completion may close the run once")
@@ -152,7 +162,18 @@ def _check(run: Run, commands: Sequence[Command]) -> None:
     _check_merged(run, commands)
 
 
-_WITHOUT_SEQUENCE = (CancelSelectionOperation, *TERMINAL)
+_WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
+
+
+def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
+    """A task of an update brings its outcome, and no other task brings any."""
+    told = [command.update_id for command in commands if isinstance(command, UPDATE_OUTCOMES)]
+    asked = [run.update.update_id] if task.kind is TaskKind.UPDATE and run.update else []
+    if told == asked:
+        return
+    if not asked:
+        raise InvalidCommands(f"this task asks for no outcome of update {told[0]}")
+    raise InvalidCommands(f"this task asks for one outcome, that of update {asked[0]}")
 
 
 def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
@@ -203,6 +224,14 @@ def _require_at_most(most: int, value: int, name: str) -> None:
             current_value=value,
             configured_limit=most,
         )
+
+
+def _finish_update(run: Run, moment: Moment, commands: Sequence[Command]) -> Sequence[Command]:
+    """Record the outcome that the task was for. What else came with it is left to be applied."""
+    (outcome,) = [command for command in commands if isinstance(command, UPDATE_OUTCOMES)]
+    others = [command for command in commands if not isinstance(command, UPDATE_OUTCOMES)]
+    finish_update(run, moment, outcome, wake=not others)
+    return others
 
 
 def _close_open_wait(
@@ -285,6 +314,8 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
             _upsert_memo(run, moment, command, _allot(run, None, rebase)[0])
         case CancelSelectionOperation():
             _cancel_member(run, moment, command)
+        case CompleteUpdate() | FailUpdate():
+            raise AssertionError("outcomes of updates are taken before all else")
         case CompleteRun():
             close.complete_run(run, moment, command)
         case FailRun():

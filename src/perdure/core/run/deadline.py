@@ -14,6 +14,7 @@ from perdure.core.run.state import (
     SignalWait,
     TaskState,
     Timer,
+    Update,
 )
 
 _NO_TIMEOUTS = ActivityTimeouts()
@@ -37,6 +38,8 @@ def next_due(run: Run) -> int | None:
         elif task.state is TaskState.DELAYED:
             moments.append(task.available_at)
     moments.extend(operation_due(operation) for operation in run.operations.values())
+    if run.updates_open:
+        moments.extend(m.validate_by for m in run.inbox.values() if isinstance(m, Update))
     return min((moment for moment in moments if moment is not None), default=None)
 
 

@@ -18,6 +18,7 @@ from perdure.core.run.state import (
     Timer,
 )
 from perdure.core.run.task import release_task
+from perdure.core.run.update import expire_validations
 from perdure.core.run.wait import time_out_wait
 
 
@@ -29,6 +30,8 @@ def fire_due(run: Run, moment: Moment) -> None:
     if overdue(run, moment.now):
         time_out_run(run, moment)
         return
+    if run.updates_open:
+        expire_validations(run, moment)
     _fire_task(run, moment)
     due = [o for o in run.operations.values() if _is_due(o, moment.now)]
     for operation in sorted(due, key=lambda o: (operation_due(o) or 0, o.sequence)):

@@ -1,11 +1,12 @@
-"""Commands from outside: signals wait their turn in the inbox, cancel and terminate do not."""
+"""Commands from outside: signals and updates wait their turn in the inbox."""
 
 from perdure.core import limits
-from perdure.core.rejection import RunNotActive, StructuralLimitExceeded
+from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
+from perdure.core.run.deadline import arm
 from perdure.core.run.history import encode, encode_event
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle, signal_members
-from perdure.core.run.state import Run, Signal
+from perdure.core.run.state import Message, Run, Signal, Update
 
 
 def require_active(run: Run) -> None:
@@ -22,7 +23,8 @@ def require_active(run: Run) -> None:
 def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | None) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
-    waiting = len(run.inbox) + len(run.unapplied)
+    updates = run.updates_open - (run.update is not None)
+    waiting = len(run.inbox) - updates + len(run.unapplied)
     if waiting >= limits.PENDING_SIGNALS_MAX:
         raise StructuralLimitExceeded(
             f"run {run.run_id} has {waiting} signals waiting",
@@ -36,11 +38,65 @@ def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | Non
         arguments=arguments,
         received_at=moment.now,
     )
-    run.inbox[run.inbox_next] = signal
+    _put(run, moment, signal)
+    return signal
+
+
+def accept_update(
+    run: Run,
+    moment: Moment,
+    *,
+    name: str,
+    arguments: bytes | None,
+    validated: bool | None,
+    request_id: str | None = None,
+    digest: str = "",
+) -> Update:
+    """Take an update. It is durable from now on; if it must be validated, not yet accepted.
+
+    `validated` is none when no worker has told yet whether its code wants that.
+    """
+    require_open_for_updates(run)
+    if run.updates_open >= limits.PENDING_UPDATES_MAX:
+        raise StructuralLimitExceeded(
+            f"run {run.run_id} has {run.updates_open} updates without an outcome",
+            limit_kind="pending_update_count",
+            configured_limit=limits.PENDING_UPDATES_MAX,
+        )
+    update = Update(
+        update_id=moment.ids.ulid(),
+        name=name,
+        arguments=arguments,
+        received_at=moment.now,
+        accepted_at=None if validated else moment.now,
+        validate_by=moment.now + limits.UPDATE_VALIDATION_TIMEOUT if validated else None,
+        unjudged=validated is None,
+        request_id=request_id,
+        digest=digest,
+    )
+    run.updates_open += 1
+    arm(run, update.validate_by)
+    _put(run, moment, update)
+    return update
+
+
+def require_open_for_updates(run: Run) -> None:
+    """Refuse updates to a closed run, in the words that their callers know."""
+    if run.is_closed:
+        raise UpdateRejected(
+            f"run {run.run_id} is {run.status}",
+            run_id=run.run_id,
+            outcome="rejected_not_active",
+            rejection_reason="run_not_active",
+            terminal_workflow_status=run.status.value,
+        )
+
+
+def _put(run: Run, moment: Moment, message: Message) -> None:
+    run.inbox[run.inbox_next] = message
     run.unsaved.inbox.add(run.inbox_next)
     run.inbox_next += 1
     settle(run, moment)
-    return signal
 
 
 def show_waiting_signals(run: Run) -> list[bytes]:
@@ -52,7 +108,8 @@ def show_waiting_signals(run: Run) -> list[bytes]:
     if run.is_closed:
         return []
     shown = []
-    for sequence, (_, signal) in enumerate(sorted(run.inbox.items()), start=run.history_count + 1):
+    waiting = [message for _, message in sorted(run.inbox.items()) if isinstance(message, Signal)]
+    for sequence, signal in enumerate(waiting, start=run.history_count + 1):
         members = {k: v for k, v in signal_members(run, signal).items() if v is not None}
         at, payload = signal.received_at, encode(members)
         shown.append(encode_event(run, sequence, signal.signal_id, "SignalReceived", at, payload))

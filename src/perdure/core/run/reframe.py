@@ -1,11 +1,15 @@
-"""Input that came as plain JSON: encoded for its worker, and the start event made to agree."""
+"""Payloads that the server makes itself, in the frame of the worker that will read them."""
 
 from typing import Any
 
 import msgspec
 
-from perdure.core.payload import Frame, encode
+from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
 from perdure.core.run.state import Run
+
+
+class _Inline(msgspec.Struct):
+    blob: str
 
 
 def plain_list(plain: bytes) -> list[Any]:
@@ -27,6 +31,24 @@ def envelope_json(blob: str) -> bytes:
 def plain_envelope(plain: bytes, frame: Frame) -> bytes:
     """Plain JSON input as an encoded envelope in one frame."""
     return envelope_json(encode(plain_list(plain), frame))
+
+
+def applied_value(arguments: bytes | None, frame: Frame) -> bytes:
+    """What a signal wait returns: the one argument of its signal, all of them, or true for none.
+
+    What the server cannot read, because it is kept elsewhere, is handed on as it is.
+    """
+    if arguments is None:
+        return envelope_json(encode(True, frame))
+    try:
+        blob = msgspec.json.decode(arguments, type=_Inline).blob
+        values = decode(blob)
+    except (msgspec.DecodeError, PayloadError):
+        return arguments
+    if not isinstance(values, list):
+        return arguments
+    value = values[0] if len(values) == 1 else values if values else True
+    return envelope_json(encode(value, frame_of(blob) or frame))
 
 
 def rewrite_start(run: Run) -> None:

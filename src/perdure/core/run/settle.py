@@ -1,8 +1,8 @@
 """Letting facts into history, and waking the run when its code can advance.
 
 While a workflow task is leased nothing from outside may enter the history that its worker replays.
-Outcomes wait at their operation, signals in the inbox; `settle` lets them in as soon as it may.
-It runs after every change of a run.
+Outcomes wait at their operation, signals and updates in the inbox; `settle` lets them in as soon
+as it may. It runs after every change of a run.
 """
 
 from typing import Any
@@ -23,8 +23,15 @@ from perdure.core.run.state import (
     SignalWait,
     TaskState,
     Timer,
+    Update,
 )
 from perdure.core.run.task import request_task
+from perdure.core.run.update import (
+    hand_over_update,
+    leave_inbox,
+    oldest_position,
+    request_update_task,
+)
 
 
 def note(
@@ -58,13 +65,16 @@ def resolve(run: Run, operation: Operation, outcome: Held) -> None:
 
 
 def settle(run: Run, moment: Moment) -> None:
-    """Release what was held back, then hand over signals, one wake-up at a time."""
+    """Release what was held back, then hand over messages, one wake-up at a time."""
     if run.is_closed or is_frozen(run):
         return
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))
+    if run.task is None and run.update is not None:
+        # It had stepped back so that the code could go on.
+        request_update_task(run, moment, run.update)
     while run.task is None and run.inbox:
-        _receive(run, moment, _take_signal(run))
+        _hand_over(run, moment)
     if run.task is None and run.unapplied:
         _apply_kept_signal(run, moment)
 
@@ -188,28 +198,34 @@ def _group(run: Run, operation: Operation) -> Group | None:
     return None if operation.group is None else run.groups.get(operation.group)
 
 
-# Signals ----------------------------------------------------------------------------------------
+# Messages ---------------------------------------------------------------------------------------
 
 
-def _take_signal(run: Run) -> Signal:
-    position = run.inbox_first
-    run.inbox_first = position + 1
-    run.unsaved.inbox.add(position)
-    return run.inbox.pop(position)
+def _hand_over(run: Run, moment: Moment) -> None:
+    position = oldest_position(run)
+    message = run.inbox[position]
+    if isinstance(message, Update):
+        hand_over_update(run, moment, position, message)
+    else:
+        leave_inbox(run, position)
+        _receive(run, moment, message)
 
 
 def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
-    wait_id = wait.wait_id if bound and isinstance(wait, SignalWait) else None
+    kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)
+    wait_id = f"signal-command:{signal.command_id}" if kept else None
+    if isinstance(wait, SignalWait) and bound:
+        wait_id = wait.wait_id
     record(
         run, moment, "SignalReceived", {**signal_members(run, signal), "signal_wait_id": wait_id}
     )
     if isinstance(wait, SignalWait) and bound:
         _bind(run, moment, wait, signal)
         return
-    if run.keeps_signals and not isinstance(wait, ConditionWait):
+    if kept:
         run.unapplied.append(signal)
     if isinstance(wait, ConditionWait) or not run.operations:
         request_task(run, moment, _signal_resume(signal, None))

@@ -161,6 +161,7 @@ def start_successor(
         parent=link or run.parent,
         continued_from_run_id=run.run_id if continued else None,
         keeps_signals=run.keeps_signals,
+        validators=list(run.validators),
         arguments=run.arguments if arguments is None else arguments,
     )
     _set_deadlines(

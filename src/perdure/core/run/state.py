@@ -41,6 +41,14 @@ class Lease(Struct):
     poll_id: str | None = None
 
 
+class TaskKind(StrEnum):
+    """What a workflow task asks of its worker: to go on, to answer an update, or to judge one."""
+
+    PROGRESS = "progress"
+    UPDATE = "update"
+    VALIDATION = "validation"
+
+
 class WorkflowTask(Struct):
     """The one workflow task that a run may have pending or leased."""
 
@@ -53,6 +61,7 @@ class WorkflowTask(Struct):
     failures: int = 0
     failure_message: str | None = None
     resume: dict[str, str | int] = field(default_factory=dict)
+    kind: TaskKind = TaskKind.PROGRESS
 
 
 class TaskReceipt(Struct):
@@ -176,7 +185,7 @@ class ConditionWait(Step, kw_only=True, tag="condition"):
         return self.wait_id
 
 
-class Signal(Struct):
+class Signal(Struct, tag="signal"):
     """A signal that waits in the inbox, or was received and not yet applied to a signal wait."""
 
     signal_id: str
@@ -184,6 +193,49 @@ class Signal(Struct):
     name: str
     arguments: bytes | None
     received_at: int
+
+
+class Update(Struct, kw_only=True, tag="update"):
+    """An update without an outcome. Its id is also that of the command that asked for it.
+
+    `validate_by` is set as long as a worker has to approve it before it is accepted. One that came
+    before any worker had told what it validates is `unjudged` until a worker has.
+    """
+
+    update_id: str
+    name: str
+    arguments: bytes | None
+    received_at: int
+    accepted_at: int | None = None
+    validate_by: int | None = None
+    unjudged: bool = False
+    request_id: str | None = None
+    digest: str = ""
+
+    @property
+    def command_id(self) -> str:
+        return self.update_id
+
+
+Message: TypeAlias = Signal | Update
+"""What waits in the inbox of a run."""
+
+
+class Refusal(Struct, array_like=True):
+    """Why an update was not accepted; `errors` is encoded JSON."""
+
+    reason: str
+    message: str
+    errors: bytes | None = None
+
+
+class EndedUpdate(Struct, array_like=True):
+    """How a recent update ended, and the event that tells it; a refusal leaves no event."""
+
+    update_id: str
+    status: str
+    event: int | None = None
+    refusal: Refusal | None = None
 
 
 class SignalWait(Step, kw_only=True, tag="signal"):
@@ -358,11 +410,17 @@ class Run(Struct):
     unapplied: list[Signal] = field(default_factory=list)
     failure: Failure | None = None
     due_at: int | None = None
+    # The update whose acceptance is in history and whose outcome is not.
+    update: Update | None = None
+    updates_open: int = 0
+    updates_ended: list[EndedUpdate] = field(default_factory=list)
+    # Updates that the code validates, as the last worker that worked on the run told.
+    validators: list[str] = field(default_factory=list)
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"
     operations: dict[int, Operation] = field(default_factory=dict)
-    inbox: dict[int, Signal] = field(default_factory=dict)
+    inbox: dict[int, Message] = field(default_factory=dict)
     # The encoded events that memory holds: the newest ones, without a gap.
     events: list[bytes] = field(default_factory=list)
     events_bytes: int = 0
@@ -452,10 +510,14 @@ def activity_task_id(run: Run, activity: Activity) -> str:
     return f"{run.run_id}-a{activity.sequence}"
 
 
+def validation_task_id(run: Run, task: WorkflowTask) -> str:
+    return f"{run.run_id}-v{task.number}"
+
+
 def parse_task_id(task_id: str, kind: str) -> TaskRef | None:
-    """The task that an id names, or nothing when it cannot be one of that kind (`w` or `a`)."""
+    """The task that an id names, or nothing when it cannot be of that kind (`w`, `a` or `v`)."""
     run_id, dash, rest = task_id.partition("-")
     if not dash or rest[:1] != kind or not rest[1:].isdecimal() or len(rest) > 12:
         return None
     number = int(rest[1:])
-    return TaskRef(run_id, WORKFLOW_TASK if kind == "w" else number, number)
+    return TaskRef(run_id, number if kind == "a" else WORKFLOW_TASK, number)

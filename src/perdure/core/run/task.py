@@ -1,5 +1,6 @@
 """The workflow task of a run: at most one is pending or leased at any time."""
 
+from perdure.core.fleet.routing import routing_name, validation_name
 from perdure.core.limits import SECOND, WORKFLOW_TASK_BACKOFF_MAX
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
@@ -18,21 +19,54 @@ from perdure.core.run.state import (
     WORKFLOW_TASK,
     Lease,
     Run,
+    TaskKind,
     TaskReceipt,
     TaskState,
     WorkflowTask,
 )
 
+APPROVED = "approved"
+REJECTED = "rejected"
+VERDICTS = frozenset({APPROVED, REJECTED})
+"""How a validation ends."""
 
-def request_task(run: Run, moment: Moment, resume: dict[str, str | int] | None = None) -> None:
-    """Wake the run, unless a task of it is on its way already."""
-    if run.task is not None:
-        return
+
+def request_task(
+    run: Run,
+    moment: Moment,
+    resume: dict[str, str | int] | None = None,
+    kind: TaskKind = TaskKind.PROGRESS,
+) -> None:
+    """Wake the run, unless a task of it is on its way already.
+
+    An update that nobody works on yet steps back: the code goes on first, so that handlers and
+    validators see the state that every later replay will show them.
+    """
+    task = run.task
+    if task is not None:
+        if task.kind is TaskKind.PROGRESS or kind is not TaskKind.PROGRESS:
+            return
+        if task.state is TaskState.LEASED:
+            return
+        if task.state is TaskState.READY and not run.unsaved.ready.get(WORKFLOW_TASK):
+            # The disk shows it to pollers.
+            run.unsaved.withdrawn.add(WORKFLOW_TASK)
     run.task_count += 1
     run.task = WorkflowTask(
-        number=run.task_count, available_at=moment.now, resume={} if resume is None else resume
+        number=run.task_count,
+        available_at=moment.now,
+        resume={} if resume is None else resume,
+        kind=kind,
     )
     run.unsaved.ready[WORKFLOW_TASK] = True
+
+
+def task_name(run: Run) -> str:
+    """What the run's workflow task is looked for under by those who can take it."""
+    name, task = run.workflow_type, run.task
+    if task is not None and task.kind is TaskKind.VALIDATION:
+        name = validation_name(name, str(task.resume["update_name"]))
+    return routing_name(name, run.build_id)
 
 
 def lease_task(
@@ -44,8 +78,12 @@ def lease_task(
     frame: Frame,
     runtime: str,
     poll_id: str | None = None,
+    validators: list[str] | None = None,
 ) -> WorkflowTask:
-    """Grant the ready workflow task to a worker. The history is frozen while the lease lasts."""
+    """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
+
+    `validators` are the updates that the worker says its code validates, if it says.
+    """
     task = run.task
     assert task is not None
     assert task.state is TaskState.READY, "only a ready task can be leased"
@@ -53,6 +91,8 @@ def lease_task(
         _freeze_input(run, frame)
     if runtime != "python":
         run.keeps_signals = True
+    if validators is not None:
+        run.validators = validators
     task.state = TaskState.LEASED
     task.attempt += 1
     task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
@@ -69,6 +109,8 @@ def require_lease(
     if not 1 <= number <= run.task_count:
         raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
     task = run.task
+    if task is not None and (task.number, task.kind) == (number, TaskKind.VALIDATION):
+        raise TaskNotFound(f"task {number} of run {run.run_id} is no workflow task")
     if task is None or task.number != number or task.lease is None:
         if run.is_closed:
             raise RunClosed(f"run {run.run_id} is {run.status}", **stop_details(run))
@@ -92,9 +134,13 @@ def require_lease(
     return task
 
 
-def find_receipt(run: Run, *, number: int, owner: str, attempt: int) -> TaskReceipt | None:
-    """The recorded end of a task, when a report of it is repeated."""
+def find_receipt(
+    run: Run, *, number: int, owner: str, attempt: int, verdict: bool = False
+) -> TaskReceipt | None:
+    """The recorded end of a task, or of a validation, when a report of it is repeated."""
     receipt = run.last_task
+    if receipt is not None and (receipt.outcome in VERDICTS) is not verdict:
+        return None
     if receipt is None or (receipt.number, receipt.owner, receipt.attempt) != (
         number,
         owner,

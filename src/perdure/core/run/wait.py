@@ -4,10 +4,12 @@ from typing import Any
 
 from perdure.core import instant
 from perdure.core.limits import SECOND
+from perdure.core.payload import Frame
 from perdure.core.run.command import OpenConditionWait, OpenSignalWait
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import held, raw, record, with_metadata
 from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import applied_value
 from perdure.core.run.settle import drop_operation, resolve
 from perdure.core.run.state import ConditionWait, Metadata, Run, SignalWait, WorkflowTask
 
@@ -145,7 +147,7 @@ def _apply_signal(run: Run, moment: Moment, wait: SignalWait) -> None:
             "signal_name": signal.name,
             "signal_wait_id": wait.wait_id,
             "sequence": wait.sequence,
-            "value": raw(signal.arguments),
+            "value": raw(applied_value(signal.arguments, Frame(run.frame))),
         },
     )
     drop_operation(run, wait.sequence)

@@ -67,6 +67,15 @@ class SignalBody(Body):
     request_id: OptionalName = None
 
 
+class UpdateBody(Body):
+    input: Absent = UNSET
+    request_id: OptionalName = None
+    wait_for: str | None = None
+    wait_timeout_seconds: Seconds | None = None
+    # Named by older clients; refused so that nobody believes that it works.
+    wait_policy: Absent = UNSET
+
+
 class StopBody(Body):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
     request_id: OptionalName = None
@@ -111,6 +120,24 @@ class PollBody(Body):
     build_id: OptionalName = None
     history_page_size: Annotated[int, Meta(ge=1, le=1000)] | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
+    task_kinds: Annotated[list[str], Meta(min_length=1, max_length=16)] | None = None
+
+
+class ValidationLease(Body):
+    lease_owner: Name255
+    update_validation_attempt: Annotated[int, Meta(ge=1)]
+
+
+class ValidationFailure(Struct):
+    message: str
+    reason: str | None = None
+    type: str | None = None
+    stack_trace: str | None = None
+    validation_errors: Absent = UNSET
+
+
+class RejectUpdateBody(ValidationLease):
+    failure: ValidationFailure
 
 
 class TaskLease(Body):

@@ -129,6 +129,19 @@ class WireCancelSelection(Wire, tag="cancel_selection_operation", kw_only=True):
     operation_identity: str
 
 
+class WireCompleteUpdate(Wire, tag="complete_update", kw_only=True):
+    update_id: Name255
+    result: Payload = UNSET
+
+
+class WireFailUpdate(Wire, tag="fail_update", kw_only=True):
+    update_id: Name255
+    message: str
+    exception_type: str | None = None
+    exception_class: str | None = None
+    non_retryable: bool | None = None
+
+
 class WireComplete(Wire, tag="complete_workflow", kw_only=True):
     result: Payload = UNSET
 
@@ -160,6 +173,8 @@ WireCommand = (
     | WireUpsertSearchAttributes
     | WireUpsertMemo
     | WireCancelSelection
+    | WireCompleteUpdate
+    | WireFailUpdate
     | WireComplete
     | WireFail
     | WireContinue
@@ -224,6 +239,18 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 member_size=wire.member_size,
                 kind=wire.operation_kind,
                 identity=wire.operation_identity,
+            )
+        case WireCompleteUpdate():
+            return c.CompleteUpdate(
+                update_id=wire.update_id, result=require_payload(wire.result, f"{at}.result")
+            )
+        case WireFailUpdate():
+            return c.FailUpdate(
+                update_id=wire.update_id,
+                message=wire.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
+                exception_type=wire.exception_type,
+                exception_class=wire.exception_class,
+                non_retryable=bool(wire.non_retryable),
             )
         case WireComplete():
             return c.CompleteRun(result=require_payload(wire.result, f"{at}.result"))

@@ -36,9 +36,13 @@ from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import check_search_attributes
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
-from perdure.protocols.durable_workflow.payloads import frame_of_envelope, require_storable
+from perdure.protocols.durable_workflow.payloads import (
+    count_arguments,
+    frame_of_envelope,
+    require_storable,
+)
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
-from perdure.store.interface import Instance, ListCursor, RunFilter
+from perdure.store.interface import Instance, ListCursor, RunFilter, Store
 from perdure.web.message import Request, Response
 
 
@@ -265,39 +269,25 @@ class ControlPlane:
         name = require_operation_name(request.params["name"], "signal_name")
         body = bodies.decode(request.body, bodies.SignalBody)
         arguments, plain = read_input(body.input, "input")
-        target = self._target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
+        target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
-            arguments = await self._encode_for_run(target, plain)
-        operation = SignalRun(target, name=name, arguments=arguments)
+            arguments = await encode_for_run(self._engine.store, target, plain)
+        operation = SignalRun(
+            target, name=name, arguments=arguments, count=count_arguments(arguments)
+        )
         return await self._command(request, "signal", operation, 202, {"signal_name": name})
-
-    async def _encode_for_run(self, target: CommandTarget, plain: bytes) -> bytes:
-        """Plain arguments in the frame of the run that will read them."""
-        runs = await self._engine.store.read_instance(target.instance)
-        return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
 
     async def cancel(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
-        target = self._target(request, body.request_id, b"cancel")
+        target = command_target(request, body.request_id, b"cancel")
         operation = CancelRun(target, reason=body.reason)
         return await self._command(request, "cancel", operation, 200, {})
 
     async def terminate(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
-        target = self._target(request, body.request_id, b"terminate")
+        target = command_target(request, body.request_id, b"terminate")
         operation = TerminateRun(target, reason=body.reason)
         return await self._command(request, "terminate", operation, 200, {})
-
-    def _target(
-        self, request: Request, request_id: str | None, *intent: bytes | None
-    ) -> CommandTarget:
-        digest = hashlib.sha256(b"\0".join(part or b"" for part in intent)).hexdigest()
-        return CommandTarget(
-            instance=Instance(request.namespace, request.params["workflow_id"]),
-            run_id=request.params.get("run_id"),
-            request_id=request_id or None,
-            digest=digest[:32],
-        )
 
     async def _command(
         self,
@@ -321,9 +311,31 @@ class ControlPlane:
             "command_status": "accepted",
             "command_source": "control_plane",
             "target_scope": "run" if pinned else "instance",
+            "request_id": operation.request_id,
             "retained": done.retained,
+            "intent_verified": operation.request_id is not None,
         }
         return self.surfaces[name].answer(request, status, answer)
+
+
+def command_target(
+    request: Request, request_id: str | None, name: bytes, *arguments: bytes | None
+) -> CommandTarget:
+    """What a command is meant for, and a digest of what it asks."""
+    intent = b"\0".join(part or b"" for part in (name, *arguments))
+    whole, named = hashlib.sha256(intent).hexdigest(), hashlib.sha256(name).hexdigest()
+    return CommandTarget(
+        instance=Instance(request.namespace, request.params["workflow_id"]),
+        run_id=request.params.get("run_id"),
+        request_id=request_id or None,
+        digest=f"{whole[:32]}-{named[:8]}",
+    )
+
+
+async def encode_for_run(store: Store, target: CommandTarget, plain: bytes) -> bytes:
+    """Plain arguments in the frame of the run that will read them."""
+    runs = await store.read_instance(target.instance)
+    return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
 
 
 def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:

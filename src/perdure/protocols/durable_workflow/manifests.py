@@ -36,6 +36,8 @@ RESPONSE_CONTRACT_FIELDS = (
     "reason",
     "rejection_reason",
     "validation_errors",
+    "update_id",
+    "update_status",
     "message",
 )
 """Members of an answer that its control-plane block repeats."""
@@ -47,6 +49,8 @@ SUPPORTED_COMMANDS = (
     "schedule_activity",
     "start_timer",
     "start_child_workflow",
+    "complete_update",
+    "fail_update",
     "record_side_effect",
     "record_version_marker",
     "upsert_search_attributes",
@@ -92,6 +96,13 @@ REQUEST_CONTRACT: dict[str, Any] = {
                 "idempotency_key",
                 "request_id",
             ],
+        },
+        "update": {
+            "fields": {
+                "wait_for": {"canonical_values": ["accepted", "completed"]},
+                "wait_timeout_seconds": {"type": "integer", "min": 1},
+            },
+            "removed_fields": {"wait_policy": "use wait_for"},
         },
     },
 }
@@ -172,11 +183,28 @@ STRUCTURAL_LIMITS = {
     "pending_child_count": limits.PENDING_CHILDREN_MAX,
     "pending_timer_count": limits.PENDING_TIMERS_MAX,
     "pending_signal_count": limits.PENDING_SIGNALS_MAX,
+    "pending_update_count": limits.PENDING_UPDATES_MAX,
     "command_batch_size": limits.COMMANDS_PER_COMPLETION_MAX,
     "memo_size_bytes": limits.MEMO_BYTES_MAX,
     "search_attribute_size_bytes": limits.SEARCH_ATTRIBUTES_BYTES_MAX,
     "history_event_count": limits.HISTORY_EVENTS_MAX,
 }
+
+
+SYNCHRONOUS_UPDATE_VALIDATION: dict[str, Any] = {
+    "supported": True,
+    "acceptance_boundary": "validator_approved",
+    "worker_capability": "update_validation_tasks",
+    "workflow_contract_field": "update_validators",
+    "task_poll": {
+        "strategy": "multiplexed",
+        "endpoint": "/worker/workflow-tasks/poll",
+        "request_field": "task_kinds",
+        "task_kinds": ["workflow", "update_validation"],
+        "response_discriminator": "task.task_kind",
+    },
+}
+"""How a worker is asked about an update before it is accepted."""
 
 
 def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, Any]:
@@ -199,6 +227,8 @@ def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, An
         "parent_close_policy": True,
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
+        "update_validation_tasks": True,
+        "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "response_compression": encodings if compression else [],
         "history_compression": {
             "supported_encodings": encodings,
@@ -236,6 +266,7 @@ def cluster_info(
             "activity_tasks": True,
             "signals": True,
             "queries": True,
+            "updates": True,
             "search_attributes": True,
             "continue_as_new": True,
             "child_workflows": True,

@@ -18,6 +18,7 @@ from perdure.core.rejection import InvalidRequest
 
 _OPENING = b'{"codec":"avro","blob":"'
 _REFERENCES = ("external_storage", "external_payload")
+_COUNTED_BYTES_MAX = 65_536
 
 
 class _Inline(Struct, forbid_unknown_fields=True):
@@ -116,6 +117,16 @@ def open_envelope(encoded: bytes | None) -> tuple[bool, Value]:
         return True, decode(_inline_decoder.decode(encoded).blob)
     except (msgspec.DecodeError, PayloadError):
         return False, None
+
+
+def count_arguments(encoded: bytes | None) -> int | None:
+    """How many arguments an envelope holds, if that can be told cheaply."""
+    if encoded is None:
+        return 0
+    if len(encoded) > _COUNTED_BYTES_MAX:
+        return None
+    readable, value = open_envelope(encoded)
+    return len(value) if readable and isinstance(value, list) else None
 
 
 def shown(encoded: bytes | None) -> tuple[Any, bool]:

@@ -10,6 +10,7 @@ from perdure.protocols.durable_workflow.surfaces import (
     DiscoverySurface,
     WorkerSurface,
 )
+from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.web.routing import PUBLIC, Route, Surface
 
@@ -22,6 +23,7 @@ def routes(
     control: ControlPlane,
     worker: WorkerPlane,
     queries: QueryPlane,
+    updates: Updates,
     discovery: Discovery,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
@@ -31,6 +33,7 @@ def routes(
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
     tasks, activities = "/api/worker/workflow-tasks", "/api/worker/activity-tasks"
     query, asking = "/api/worker/query-tasks/{query_task_id}", queries.surface
+    validations = "/api/worker/update-validation-tasks"
     table = [
         Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health, lean=True),
         Route("GET", "/api/ready", PUBLIC, discovery_surface, discovery.ready),
@@ -46,6 +49,7 @@ def routes(
         table += [
             Route("POST", f"{base}/signal/{{name}}", OPERATOR, at["signal"], control.signal),
             Route("POST", f"{base}/query/{{name}}", OPERATOR, asking, queries.ask),
+            Route("POST", f"{base}/update/{{name}}", OPERATOR, updates.surface, updates.update),
             Route("POST", f"{base}/cancel", OPERATOR, at["cancel"], control.cancel),
             Route("POST", f"{base}/terminate", OPERATOR, at["terminate"], control.terminate),
         ]
@@ -60,6 +64,9 @@ def routes(
         ("POST", f"{tasks}/{{task_id}}/heartbeat", worker.heartbeat_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/complete", worker.complete_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/fail", worker.fail_workflow_task),
+        ("POST", f"{validations}/poll", worker.poll_update_validation),
+        ("POST", f"{validations}/{{task_id}}/approve", updates.approve),
+        ("POST", f"{validations}/{{task_id}}/reject", updates.reject),
         ("POST", f"{activities}/poll", worker.poll_activity_task),
         ("POST", f"{activities}/{{task_id}}/status", worker.ask_activity),
         ("POST", f"{activities}/{{task_id}}/heartbeat", worker.heartbeat_activity),

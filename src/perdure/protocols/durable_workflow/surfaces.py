@@ -20,7 +20,7 @@ from perdure.web.message import HttpError, Request, Response
 
 encode = msgspec.json.encode
 
-_NAMED_OPERATIONS = frozenset({"signal", "query"})
+_NAMED_OPERATIONS = frozenset({"signal", "query", "update"})
 """Those that call something of the workflow by its name."""
 
 CONTROL_HEADER = b"x-durable-workflow-control-plane-version"

@@ -31,6 +31,7 @@ _WAIT_KINDS = {
     "workflow_task_ready": "workflow-task",
     "backoff": "workflow-task",
     "delayed_start": "workflow-task",
+    "update_validation": "update",
 }
 
 
@@ -91,11 +92,12 @@ async def description(
         "history_bytes": run.history_bytes,
         "continued_from_run_id": run.continued_from_run_id,
         "continued_to_run_id": run.continued_to_run_id,
+        "open_update_count": run.updates_open,
         **waiting(run),
         "actions": {
             "can_signal": is_open,
             "can_query": is_current and can_query(run),
-            "can_update": False,
+            "can_update": is_open,
             "can_cancel": is_open,
             "can_terminate": is_open,
             "can_repair": False,

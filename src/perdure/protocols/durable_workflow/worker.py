@@ -2,6 +2,7 @@
 
 import base64
 import zlib
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from perdure.core import instant, limits
 from perdure.core.fleet.worker import Worker
 from perdure.core.rejection import (
     InvalidPageToken,
+    InvalidRequest,
     RunCancelled,
     RunClosed,
     RunTerminated,
@@ -21,7 +23,7 @@ from perdure.core.rejection import (
 from perdure.core.run.activity import Reported
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.state import TaskRef, parse_task_id
-from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
+from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
 from perdure.dispatch.polling import Poll, PollAnswer, Polling
 from perdure.engine.activity_tasks import (
     AskActivity,
@@ -62,6 +64,7 @@ from perdure.protocols.durable_workflow.payloads import (
 )
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
+from perdure.protocols.durable_workflow.updates import validation_task
 from perdure.web.message import Request, Response
 
 _RESUME_MEMBERS = (
@@ -194,8 +197,14 @@ class WorkerPlane:
 
     async def poll_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.PollBody)
-        answer = await self._poll(request, body, "workflow")
+        kinds = set(body.task_kinds or ("workflow",))
+        unknown = kinds - {"workflow", "update_validation"}
+        if unknown:
+            raise InvalidRequest("task_kinds", f"{min(unknown)[:64]} is no kind of task")
+        answer = await self._poll(request, body, "workflow", kinds)
         delivery = answer.delivery
+        if isinstance(delivery, ValidationDelivery):
+            return await self._validation(request, answer, delivery)
         if not isinstance(delivery, WorkflowDelivery):
             return self._empty(answer)
         events = delivery.events
@@ -206,6 +215,23 @@ class WorkerPlane:
         task.update(_page(events, 0, delivery.history_count, body.accept_history_encoding))
         return self._leased(answer, task)
 
+    async def poll_update_validation(self, request: Request) -> Response:
+        body = bodies.decode(request.body, bodies.PollBody)
+        answer = await self._poll(request, body, "workflow", {"update_validation"})
+        delivery = answer.delivery
+        if not isinstance(delivery, ValidationDelivery):
+            return self._empty(answer)
+        return await self._validation(request, answer, delivery)
+
+    async def _validation(
+        self, request: Request, answer: PollAnswer, delivery: ValidationDelivery
+    ) -> Response:
+        events = delivery.events
+        if events is None:
+            store = self._engine.store
+            events = await store.read_history(delivery.run_id, 0, delivery.history_count)
+        return self._leased(answer, validation_task(delivery, request.namespace, events))
+
     async def poll_activity_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.PollBody)
         answer = await self._poll(request, body, "activity")
@@ -214,7 +240,13 @@ class WorkerPlane:
             return self._empty(answer)
         return self._leased(answer, _activity_task(delivery, request.namespace))
 
-    async def _poll(self, request: Request, body: bodies.PollBody, kind: str) -> PollAnswer:
+    async def _poll(
+        self,
+        request: Request,
+        body: bodies.PollBody,
+        kind: str,
+        tasks: Collection[str] = ("workflow",),
+    ) -> PollAnswer:
         timeout = self._poll_timeout
         if body.timeout_seconds is not None:
             timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
@@ -227,6 +259,8 @@ class WorkerPlane:
             build_id=body.build_id or None,
             request_id=body.poll_request_id or None,
             page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
+            progress="workflow" in tasks,
+            validations="update_validation" in tasks,
         )
         return await self._polling.poll(poll, request.watch)
 

@@ -141,7 +141,7 @@ update history
 -- name: put_ready
 insert into ready (run_id, place, namespace, queue, kind, name, priority, available_at)
 values (:run_id, :place, :namespace, :queue, :kind, :name, :priority, :available_at)
-on conflict (run_id, place) do update set available_at = excluded.available_at
+on conflict (run_id, place) do update set name = excluded.name, available_at = excluded.available_at
 
 -- name: delete_ready
 delete from ready

@@ -1,0 +1,144 @@
+"""What workers told beforehand about the signals and updates that their code takes.
+
+Workers tell contracts in their own words; what has another shape than expected says nothing. The
+0.4 workers tell none, so for them every name and every argument is let through.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.core.fleet.routing import routing_name, routing_names, validation_name
+from perdure.core.fleet.worker import Worker
+from perdure.core.rejection import (
+    UpdateValidationUnsupported,
+    UpdateValidatorIncompatible,
+    UpdateValidatorUnavailable,
+)
+
+VALIDATION_TASKS = "update_validation_tasks"
+"""The capability of a worker that can be asked to validate an update."""
+
+
+class Place(Struct, frozen=True):
+    """Where the tasks of a run are looked for."""
+
+    namespace: str
+    queue: str
+    workflow_type: str
+    build_id: str | None
+
+
+def live_workers(workers: Iterable[Worker], place: Place, now: int) -> list[Worker]:
+    """Those who were heard of lately and could work on a run."""
+    wanted = routing_name(place.workflow_type, place.build_id)
+    return [
+        worker
+        for worker in workers
+        if (worker.namespace, worker.queue) == (place.namespace, place.queue)
+        and place.workflow_type in worker.workflow_types
+        and worker.is_active(now)
+        and wanted in routing_names((place.workflow_type,), worker.build_id)
+    ]
+
+
+def is_unknown(workers: list[Worker], workflow_type: str, kind: str, name: str) -> bool:
+    """Whether everybody has told what they know, and nobody named this. Kinds are plural."""
+    told = [_names(worker, workflow_type, kind) for worker in workers]
+    known = [names for names in told if names is not None]
+    return bool(told) and len(known) == len(told) and not any(name in names for names in known)
+
+
+def argument_errors(
+    workers: list[Worker], workflow_type: str, kind: str, name: str, count: int
+) -> dict[str, list[str]]:
+    """What is wrong with a number of arguments, if all contracts say so."""
+    faults: dict[str, list[str]] = {}
+    for worker in workers:
+        parameters = _parameters(worker, workflow_type, kind, name)
+        if parameters is None:
+            return {}
+        faults = _faults(parameters, count)
+        if not faults:
+            return {}
+    return faults
+
+
+def declared_validators(worker: Worker, workflow_type: str) -> list[str] | None:
+    """The updates that a worker's code validates, or nothing when it does not tell."""
+    return _names(worker, workflow_type, "update_validators")
+
+
+def needs_validation(
+    live: list[Worker], place: Place, name: str, *, told_last: list[str], others: bool
+) -> bool | None:
+    """Whether a worker must approve an update before it is accepted; none when nobody tells.
+
+    The live workers know best. Without one that tells, what the run's last worker told still
+    stands, and nobody is there to ask: then the update is refused, never let through unseen.
+    `others` are live workers of the type that cannot have this run.
+    """
+    told = [(worker, declared_validators(worker, place.workflow_type)) for worker in live]
+    if any(names is not None for _, names in told):
+        declaring = [worker for worker, names in told if name in (names or ())]
+        if declaring and not any(VALIDATION_TASKS in w.capabilities for w in declaring):
+            raise UpdateValidationUnsupported(
+                f"no worker that validates update {name} takes validation tasks", retryable=False
+            )
+        return bool(declaring)
+    if name not in told_last:
+        return None
+    if live or others:
+        raise UpdateValidatorIncompatible(
+            f"no live worker of queue {place.queue} can validate update {name} for this run",
+            retryable=True,
+        )
+    raise UpdateValidatorUnavailable(
+        f"no live worker of queue {place.queue} is there to validate update {name}", retryable=True
+    )
+
+
+def validation_names(worker: Worker) -> frozenset[str]:
+    """The validations that a worker can take."""
+    if VALIDATION_TASKS not in worker.capabilities:
+        return frozenset()
+    names = [
+        validation_name(workflow_type, update_name)
+        for workflow_type in worker.workflow_types
+        for update_name in declared_validators(worker, workflow_type) or ()
+    ]
+    return routing_names(tuple(names), worker.build_id)
+
+
+def _names(worker: Worker, workflow_type: str, kind: str) -> list[str] | None:
+    contract = worker.contracts.get(workflow_type)
+    names = contract.get(kind) if isinstance(contract, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return None
+    return names
+
+
+def _parameters(
+    worker: Worker, workflow_type: str, kind: str, name: str
+) -> list[dict[str, Any]] | None:
+    contract = worker.contracts.get(workflow_type)
+    entries = contract.get(f"{kind}_contracts") if isinstance(contract, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == name:
+            parameters = entry.get("parameters")
+            if isinstance(parameters, list) and all(isinstance(p, dict) for p in parameters):
+                return parameters
+    return None
+
+
+def _faults(parameters: list[dict[str, Any]], count: int) -> dict[str, list[str]]:
+    faults = {
+        str(parameter.get("name", position)): ["is required"]
+        for position, parameter in enumerate(parameters)
+        if position >= count and parameter.get("required") is True
+    }
+    variadic = any(parameter.get("variadic") is True for parameter in parameters)
+    if count > len(parameters) and not variadic:
+        faults["arguments"] = [f"takes at most {len(parameters)}, not {count}"]
+    return faults

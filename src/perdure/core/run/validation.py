@@ -1,0 +1,93 @@
+"""What a worker says about an update before it is accepted."""
+
+from msgspec import Struct
+
+from perdure.core.rejection import (
+    UpdateValidationDuplicate,
+    UpdateValidationLeaseExpired,
+    UpdateValidationNotFound,
+    UpdateValidationNotLeased,
+    UpdateValidationStale,
+)
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.moment import Moment
+from perdure.core.run.settle import settle
+from perdure.core.run.state import Refusal, Run, TaskKind, Update, WorkflowTask
+from perdure.core.run.task import APPROVED, REJECTED, find_receipt, finish_task
+from perdure.core.run.update import accept, judged_update, leave_inbox, oldest_position, refuse
+
+
+class Judged(Struct, frozen=True):
+    """How a verdict was taken; `update` is none when it was taken before."""
+
+    outcome: str
+    update: Update | None
+
+
+def approve_update(run: Run, moment: Moment, report: TaskReport) -> Judged:
+    """The validator has nothing against it: the update is accepted at once."""
+    task = _require_task(run, moment, report, APPROVED)
+    if task is None:
+        return Judged(APPROVED, None)
+    update = judged_update(run)
+    assert update is not None
+    finish_task(run, task, APPROVED)
+    leave_inbox(run, oldest_position(run))
+    update.validate_by = None
+    update.accepted_at = moment.now
+    accept(run, moment, update)
+    settle(run, moment)
+    return Judged(APPROVED, update)
+
+
+def reject_update(run: Run, moment: Moment, report: TaskReport, refusal: Refusal) -> Judged:
+    """The validator refuses, or could not be run. Nothing of it enters history."""
+    task = _require_task(run, moment, report, REJECTED)
+    if task is None:
+        return Judged(REJECTED, None)
+    update = judged_update(run)
+    assert update is not None
+    position = oldest_position(run)
+    finish_task(run, task, REJECTED)
+    refuse(run, position, update, refusal)
+    settle(run, moment)
+    return Judged(REJECTED, update)
+
+
+def _require_task(
+    run: Run, moment: Moment, report: TaskReport, verdict: str
+) -> WorkflowTask | None:
+    """The leased task that a verdict speaks of, or nothing when the same verdict comes again."""
+    receipt = find_receipt(
+        run, number=report.number, owner=report.owner, attempt=report.attempt, verdict=True
+    )
+    if receipt is not None:
+        if receipt.outcome == verdict:
+            return None
+        raise UpdateValidationDuplicate(
+            f"validation {report.number} of run {run.run_id} was {receipt.outcome} before"
+        )
+    if not 1 <= report.number <= run.task_count:
+        raise UpdateValidationNotFound(f"run {run.run_id} has no validation {report.number}")
+    task = run.task
+    if task is not None and task.number == report.number and task.kind is not TaskKind.VALIDATION:
+        raise UpdateValidationNotFound(
+            f"task {report.number} of run {run.run_id} validates nothing"
+        )
+    if task is None or task.number != report.number or task.lease is None:
+        raise UpdateValidationNotLeased(
+            f"validation {report.number} of run {run.run_id} is not leased"
+        )
+    lease = task.lease
+    if lease.expires_at <= moment.now:
+        raise UpdateValidationLeaseExpired(
+            f"the lease of validation {report.number} has expired",
+            lease_expires_at=lease.expires_at,
+        )
+    if (lease.owner, task.attempt) != (report.owner, report.attempt):
+        raise UpdateValidationStale(
+            f"validation {report.number} is leased by {lease.owner}, attempt {task.attempt}",
+            lease_owner=lease.owner,
+            current_attempt=task.attempt,
+        )
+    return task
