@@ -4,6 +4,7 @@
 PYTHON     ?= python3
 STORE      ?= sqlite
 BENCH_ARGS ?=
+TORTURE_ARGS ?=
 LOCK_ARGS  ?=
 # One more than the cores: the stories mostly wait for sockets and processes.
 WORKERS    ?= $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
@@ -16,7 +17,7 @@ INSTALL_LOCK := -m pip install --disable-pip-version-check -q --no-deps --requir
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup sdks lint check test stories demo bench serve format lock clean
+.PHONY: help setup sdks lint check test stories torture demo bench serve format lock clean
 
 help:  ## list these verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,10 +40,13 @@ test: lint sdks  ## everything: set up, lint, and the whole suite
 stories: setup sdks  ## only the stories: a real server, a real socket, real SDKs
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/stories
 
+torture: setup sdks  ## kill nodes and PostgreSQL for ten minutes (TORTURE_ARGS='--minutes 60 --seed 7')
+	$(BIN)/python -m tests.faults.torture $(TORTURE_ARGS)
+
 demo: setup .venv-sdk/2.12.0/.lock  ## start a server, run an example workflow to its end, show it
 	$(BIN)/python examples/demo.py
 
-bench: setup  ## measure (STORE=sqlite, BENCH_ARGS=...)
+bench: setup  ## measure (STORE=sqlite or postgresql, BENCH_ARGS=...)
 	$(BIN)/python -m bench --store $(STORE) $(BENCH_ARGS)
 
 serve: setup  ## a development server on loopback

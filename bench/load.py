@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from bench.process import Spent, read_usage
+from bench.process import Spent
 from bench.server import Server
 from bench.worker import Worker
 
@@ -45,13 +45,13 @@ class Load:
         activities_before = self._worker.activities_completed
         self._goal = workflows_before + count
         self._goal_reached.clear()
-        before = read_usage(self._server.pid)
+        before = self._server.read_usage()
         try:
             async with asyncio.timeout(WINDOW_TIMEOUT):
                 await self._goal_reached.wait()
         except TimeoutError:
             pass
-        spent = read_usage(self._server.pid).since(before)
+        spent = self._server.read_usage().since(before)
         workflows = self._completed - workflows_before
         if not workflows:
             raise Stalled(f"no workflow completed in {WINDOW_TIMEOUT:g} s")

@@ -8,12 +8,15 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench.client import Connection, Disconnected, Refused
+from bench.process import Reading, read_usage
 from bench.wire import READY
+from tests.support.postgres import Cluster
 
 READY_TIMEOUT = 30.0
 STOP_TIMEOUT = 15.0
@@ -32,11 +35,16 @@ class Server:
     host: str
     port: int
     seconds_to_ready: float
+    database_pid: int | None = None
 
     @property
     def pid(self) -> int:
         """The process to measure."""
         return self.process.pid
+
+    def read_usage(self) -> Reading:
+        """The clocks of the server, of a database of our own, and of this client."""
+        return read_usage(self.pid, self.database_pid)
 
     def connect(self) -> Connection:
         """A connection of the caller's own, opened on first use."""
@@ -53,42 +61,51 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where the server keeps its data: a directory of our own, or a database given by URL."""
+    """Where the server keeps its data, and a directory for what it writes besides."""
 
     directory: Path
-    external_url: str | None = None
-
-    @property
-    def url(self) -> str:
-        """The value of `--store`."""
-        return self.external_url or f"sqlite:///{self.directory / 'bench.db'}"
+    url: str
+    cluster: Cluster | None = None
 
     def bytes_on_disk(self) -> int | None:
-        """Size of the database with its log files; unknown for a store that is not ours."""
-        if self.external_url is not None:
-            return None
-        return sum(path.stat().st_size for path in self.directory.glob("bench.db*"))
+        """Size of the database, with its log files if it is a file; unknown if it is not ours."""
+        if self.cluster is not None:
+            name = urlsplit(self.url).path[1:]
+            return int(self.cluster.execute(f"select pg_database_size('{name}')")[0][0])
+        if self.url.startswith("sqlite:"):
+            return sum(path.stat().st_size for path in self.directory.glob("bench.db*"))
+        return None
 
 
 @asynccontextmanager
-async def temporary_store(external_url: str | None) -> AsyncIterator[Store]:
-    """A fresh store; its directory is gone afterwards."""
+async def temporary_store(
+    *, cluster: Cluster | None = None, external_url: str | None = None
+) -> AsyncIterator[Store]:
+    """A fresh store, gone afterwards: a file, a database of our own server, or one given by URL."""
     directory = Path(tempfile.mkdtemp(prefix="perdure-bench-"))
     try:
-        yield Store(directory, external_url)
+        if cluster is None:
+            yield Store(directory, external_url or f"sqlite:///{directory / 'bench.db'}")
+        else:
+            url = cluster.fresh_database()
+            try:
+                yield Store(directory, url, cluster)
+            finally:
+                cluster.drop_database(url)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 @asynccontextmanager
-async def serving(store: Store) -> AsyncIterator[Server]:
+async def serving(store: Store, *, processes: int | None = None) -> AsyncIterator[Server]:
     """A ready server on the store, stopped on the way out."""
+    several = () if processes is None else ("--processes", str(processes))
     log_path = store.directory / "server.log"
     started_at = time.perf_counter()
     with log_path.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "perdure", "serve", "--host", "127.0.0.1", "--port", "0"),
-            *("--store", store.url),
+            *("--store", store.url, *several),
             env=_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -104,7 +121,9 @@ async def serving(store: Store) -> AsyncIterator[Server]:
     except BaseException:
         await _kill(process)
         raise
-    server = Server(process, host, port, time.perf_counter() - started_at)
+    ready_after = time.perf_counter() - started_at
+    database_pid = None if store.cluster is None else store.cluster.pid
+    server = Server(process, host, port, ready_after, database_pid)
     drain = asyncio.create_task(_discard_output(process), name="server-output")
     try:
         yield server
@@ -117,9 +136,11 @@ async def serving(store: Store) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def fresh_server(external_url: str | None) -> AsyncIterator[Server]:
-    """A ready server on a store that nobody has used (or on the database given by URL)."""
-    async with temporary_store(external_url) as store, serving(store) as server:
+async def fresh_server(
+    store: AbstractAsyncContextManager[Store], *, processes: int | None = None
+) -> AsyncIterator[Server]:
+    """A ready server on a store of its own."""
+    async with store as opened, serving(opened, processes=processes) as server:
         yield server
 
 

@@ -6,10 +6,13 @@ from typing import Final
 from bench.measures import (
     fan_out,
     footprint,
+    hints,
     history,
+    idle_nodes,
     latency,
     long_run,
     parked,
+    queries,
     throughput,
 )
 from bench.report import Figure
@@ -26,4 +29,11 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "f": parked.measure,
     "g": footprint.measure,
     "h": history.measure,
+    "k": queries.measure,
 }
+
+NODE_MEASURES: Final[Mapping[str, Measure]] = {
+    "i": hints.measure,
+    "j": idle_nodes.measure,
+}
+"""Those that start several nodes themselves, which only PostgreSQL allows."""

@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from bench.report import Figure, Target, at_most
+from bench.report import Figure, Target
 from bench.setup import Setup
 from bench.worker import fan_out_of, working
 
@@ -14,7 +14,7 @@ async def measure(setup: Setup) -> list[Figure]:
     """Parallel groups of 100 and of 1,000 activities, from start to completion."""
     return [
         await _measure_group(setup, 100),
-        await _measure_group(setup, 1000, target=at_most(1000)),
+        await _measure_group(setup, 1000, target=setup.targets.wide_group),
     ]
 
 

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from bench.process import Spent, read_usage
+from bench.process import Spent
 from bench.report import Figure, known
 from bench.server import Server
 from bench.setup import Setup
@@ -50,9 +50,9 @@ async def _run_cell(
         try:
             async with asyncio.timeout(CELL_TIMEOUT):
                 while len(runs) < repetitions and sum(run.wall for run in runs) < CELL_BUDGET:
-                    before = read_usage(server.pid)
+                    before = server.read_usage()
                     await worker.run_workflow(connection)
-                    runs.append(read_usage(server.pid).since(before))
+                    runs.append(server.read_usage().since(before))
         except TimeoutError:
             pass
         finally:

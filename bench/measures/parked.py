@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import secrets
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from typing import Final
 from bench import wire
 from bench.client import Connection
 from bench.process import cpu_seconds, resident_bytes
-from bench.report import Figure, at_most, known
+from bench.report import Figure, known
 from bench.server import Server
 from bench.setup import Setup
 
@@ -49,36 +48,38 @@ class Parked:
 
 async def measure(setup: Setup) -> list[Figure]:
     """Memory and idle CPU with half the polls for workflow tasks and half for activity tasks."""
-    polls = min(setup.pick(POLLS, 500), _files_allowed() - FILES_SPARE)
+    polls = polls_allowed(setup.pick(POLLS, 500))
     idle_seconds = setup.pick(10, 2)
     windows = setup.pick(3, 2)
     async with setup.server() as server:
         before = resident_bytes(server.pid)
-        async with _parking(server, polls) as parked:
-            await _settle(server)
+        async with parking(server, polls) as parked:
+            await settle(server)
             idle = [await _idle_percent(server, idle_seconds) for _ in range(windows)]
             after = resident_bytes(server.pid)
             early = parked.answered
             woken = await _wake_one(server, parked)
     growth = None if after is None or before is None else (after - before) / MEGABYTE
     total = None if after is None else after / MEGABYTE
-    label = f"{polls:,} parked polls"
+    hoped, label = setup.targets, f"{polls:,} parked polls"
     note = f"{early:,} polls answered early" if early else ""
     return [
-        Figure("f", f"{label}, RSS", "MB", known([total]), at_most(150), note),
+        Figure("f", f"{label}, RSS", "MB", known([total]), hoped.parked_memory, note),
         Figure("f", f"{label}, RSS growth", "MB", known([growth]), note=note),
-        Figure("f", f"{label}, idle CPU", "% of a core", known(idle), at_most(2), note),
+        Figure("f", f"{label}, idle CPU", "% of a core", known(idle), hoped.parked_cpu, note),
         Figure("f", f"{label}, start to woken poll", "ms", woken, note=note),
     ]
 
 
-def _files_allowed() -> int:
+def polls_allowed(wanted: int) -> int:
+    """As many as this process may open sockets for."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+    return wanted if soft == resource.RLIM_INFINITY else min(wanted, soft - FILES_SPARE)
 
 
 @asynccontextmanager
-async def _parking(server: Server, polls: int) -> AsyncIterator[Parked]:
+async def parking(server: Server, polls: int) -> AsyncIterator[Parked]:
+    """Polls that wait, half of them for workflow tasks and half for activity tasks."""
     prefix = secrets.token_hex(4)
     queues = tuple(f"bench-{prefix}-{number}".encode() for number in range(QUEUES))
     workers = await _register_workers(server, prefix, queues=queues)
@@ -133,7 +134,7 @@ def _poll(worker_id: bytes, queue: bytes, *, number: int) -> bytes:
     )
 
 
-async def _settle(server: Server) -> None:
+async def settle(server: Server) -> None:
     """Wait until the server has parked what it was sent: until it falls quiet."""
     deadline = time.perf_counter() + SETTLE_TIMEOUT
     while time.perf_counter() < deadline:

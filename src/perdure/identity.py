@@ -39,5 +39,23 @@ class IdSource:
         return secrets.token_hex(16)
 
 
+def jitter(most: int) -> int:
+    """Some length up to a bound, so that those who wait do not all come back at once."""
+    return random.randrange(most + 1)
+
+
+def first_ulid(millisecond: int) -> str:
+    """Where the ids of a millisecond begin."""
+    return _base32(millisecond << 70, pairs=12)[:10]
+
+
+def ulid_millisecond(ulid: str) -> int | None:
+    """The millisecond in which an id was made, if it is one of ours."""
+    digits = [_ALPHABET.find(character) for character in ulid[:10]]
+    if len(ulid) != 26 or -1 in digits:
+        return None
+    return sum(digit << 5 * place for place, digit in enumerate(reversed(digits)))
+
+
 def _base32(number: int, *, pairs: int) -> str:
-    return "".join(_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10))
+    return "".join([_PAIRS[number >> shift & 1023] for shift in range(10 * (pairs - 1), -1, -10)])

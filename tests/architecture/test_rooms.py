@@ -138,7 +138,16 @@ def test_imports_stand_at_the_top() -> None:
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:
-    declared = {"apsw", "fastavro", "httptools", "msgspec", "uvloop", "websockets", "perdure"}
+    declared = {
+        "apsw",
+        "asyncpg",
+        "fastavro",
+        "httptools",
+        "msgspec",
+        "uvloop",
+        "websockets",
+        "perdure",
+    }
     known = declared | set(sys.stdlib_module_names)
     for module in MODULES:
         for name, line in module.imports():

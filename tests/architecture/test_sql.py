@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from perdure.store.copying import TABLES as COPIED
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.architecture.source import MODULES, ROOT, Module
@@ -21,7 +22,10 @@ STATEMENT = re.compile(
     re.IGNORECASE,
 )
 TRANSACTION = re.compile(r"(pragma|begin|commit|rollback)\b", re.IGNORECASE)
-SCHEMA = {"store/sqlite/schema.py": "what must work before and while there is a schema"}
+SCHEMA = {
+    "store/sqlite/schema.py": "what must work before and while there is a schema",
+    "store/postgres/schema.py": "the same, and partitions, whose names are made",
+}
 KNOWN: dict[tuple[str, str], str] = {}
 """Statements in Python that are there all the same, and why."""
 
@@ -31,6 +35,9 @@ AT_START = {
     "load_namespaces": "once, at start",
     "load_ready_names": "once, at start",
     "load_lease_owners": "once, at start",
+    "find_anything": "a copy, once; the first row of each will do",
+    "clear_namespaces": "a copy, once",
+    **{f"give_{table}": "a copy reads everything" for table in COPIED},
 }
 """Queries that may read a whole table, and why."""
 
@@ -115,10 +122,11 @@ def test_every_query_is_used_and_every_used_one_exists() -> None:
     named = {
         str(node.value)
         for module in MODULES
-        if module.place == "store/sqlite/store.py"
+        if module.place in ("store/sqlite/store.py", "store/sqlite/copying.py")
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    named |= {f"{verb}_{table}" for verb in ("give", "take") for table in COPIED}
     assert set(QUERIES) <= named, set(QUERIES) - named
 
 

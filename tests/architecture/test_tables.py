@@ -24,6 +24,12 @@ from tests.architecture.source import MODULES, REPOSITORY
 NOT_ON_THE_WIRE = {
     "storage_locked": "the server does not start",
     "storage_newer": "the server does not start",
+    "storage_unsafe": "the server does not start",
+    "storage_incomplete": "the server does not start",
+    "storage_missing": "perdure copy refuses",
+    "storage_older": "perdure copy refuses",
+    "storage_not_empty": "perdure copy refuses",
+    "storage_in_use": "perdure copy refuses",
 }
 """Reasons of `Unavailable` that no client ever sees, and why."""
 
@@ -208,13 +214,14 @@ def test_the_table_of_options_is_complete_and_true() -> None:
         for name, command in commands().items()
         for action in command._actions
         for option in action.option_strings
-        if action.dest != "help"
+        if action.dest != "help" and action.help != argparse.SUPPRESS
     }
     assert documented == offered
 
 
 def test_options_default_to_what_the_environment_defaults_to() -> None:
-    defaults = {unquoted(row[0]): unquoted(row[2]) for row in rows("settings.md") if len(row) == 4}
+    options = [row for row in rows("settings.md") if len(row) == 4]
+    defaults = {unquoted(row[0]): unquoted(row[2]) for row in options if row[2] != "–"}
     for option, variable in (
         ("--host", "PERDURE_HOST"),
         ("--port", "PERDURE_PORT"),

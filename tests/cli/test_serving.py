@@ -158,7 +158,7 @@ def test_serve_refuses_a_driver_that_it_does_not_know(
 @pytest.mark.parametrize(
     "bad",
     [
-        "postgresql://user:s3cret@host/db",
+        "mysql://user:s3cret@host/db",
         "sqlite://",
         "sqlite:///",
         "sqlite://host/x.db",
@@ -172,6 +172,20 @@ def test_a_store_that_makes_no_sense_is_refused_without_repeating_it(
     sentence = refusal("dev", "--port", "0", "--store", bad)
     assert "sqlite:///" in sentence
     assert "s3cret" not in sentence
+
+
+def test_a_database_that_is_not_there_is_refused_without_its_password(
+    refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.store.postgres.line.PATIENCE_SECONDS", 0.1)
+    sentence = refusal("dev", "--port", "0", "--store", "postgresql://user:s3cret@127.0.0.1:1/db")
+    assert "cannot be reached" in sentence
+    assert "s3cret" not in sentence
+
+
+def test_several_processes_need_a_shared_store(refusal: Callable[..., str], store: str) -> None:
+    sentence = refusal("dev", "--port", "0", "--store", store, "--processes", "2")
+    assert "PostgreSQL" in sentence
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", ""])

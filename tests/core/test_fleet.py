@@ -26,7 +26,7 @@ from tests.support.story import SDK_0_4, SDK_2, worker
 def test_a_worker_takes_free_tasks_and_those_of_its_build(
     task_build: str | None, worker_build: str | None, takes: bool
 ) -> None:
-    wanted = routing_names(["order", "shipment"], worker_build)
+    wanted = routing_names(("order", "shipment"), worker_build)
 
     assert (routing_name("order", task_build) in wanted) is takes
     assert routing_name("refund", task_build) not in wanted

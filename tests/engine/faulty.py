@@ -1,8 +1,9 @@
 """The real store, told to fail: the nth load or commit, before or after it happened."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from perdure.core.run.state import Run
 from perdure.store.interface import Changes, QueueKey, ReadyTask, Unavailable
@@ -54,9 +55,11 @@ class FaultyStore(SqliteStore):
         self._gate = asyncio.Event()
         return self._gate
 
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = MappingProxyType({})
+    ) -> list[Run]:
         _strike(self._loads)
-        return await super().load_runs(run_ids)
+        return await super().load_runs(run_ids, held)
 
     async def commit(self, changes: Changes) -> None:
         self.commits.append(changes)

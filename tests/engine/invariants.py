@@ -1,9 +1,9 @@
-"""What must be true of every store file, whatever happened to the processes that wrote it."""
+"""What must be true of every store, whatever happened to the processes that wrote it."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import apsw
 import msgspec
@@ -13,6 +13,7 @@ from perdure.core.run.deadline import next_due
 from perdure.core.run.state import ROW_FIELDS, WORKFLOW_TASK, Activity, Run, TaskState
 from perdure.store import rows
 from perdure.store.sqlite.store import SqliteStore
+from tests.support.tables import Rows, every_row
 
 ENDINGS = {
     "ActivityCompleted": "activity",
@@ -44,12 +45,31 @@ async def check_disk(store: SqliteStore) -> list[Run]:
     Looks at what is committed, through a connection of its own: the engine may be at work.
     """
     with closing(Disk(store._path)) as disk:
-        runs = _eldest_first(disk.runs())
-        for run in runs:
-            _check_history(disk, run)
-            _check_cause(disk, run)
-        _check_ready(disk, runs)
-        _check_leases(disk, runs)
+        return _check(disk)
+
+
+async def check_database(url: str) -> list[Run]:
+    """The same for a PostgreSQL: everything is of one moment, nodes may be at work."""
+    return _check(Snapshot(await every_row(url)))
+
+
+class Look(Protocol):
+    """One moment of a store."""
+
+    def runs(self) -> list[Run]: ...
+    def events(self, run_id: str) -> list[bytes]: ...
+    def armed(self, run_id: str) -> list[int]: ...
+    def offered(self) -> set[tuple[str, int]]: ...
+    def owners(self) -> set[tuple[str, int, str]]: ...
+
+
+def _check(disk: Look) -> list[Run]:
+    runs = _eldest_first(disk.runs())
+    for run in runs:
+        _check_history(disk, run)
+        _check_cause(disk, run)
+    _check_ready(disk, runs)
+    _check_leases(disk, runs)
     return runs
 
 
@@ -77,12 +97,72 @@ class Disk:
 
     def events(self, run_id: str) -> list[bytes]:
         query = "select first_sequence, last_sequence, events from history where run_id = ?"
-        events: list[bytes] = []
-        for first, last, chunk in self.ask(f"{query} order by first_sequence", run_id):
-            assert first == len(events) + 1
-            events += rows.events_of(chunk)
-            assert last == len(events)
-        return events
+        return _joined(self.ask(f"{query} order by first_sequence", run_id))
+
+    def armed(self, run_id: str) -> list[int]:
+        query = "select due_at from deadline where kind = 'run' and target = ?"
+        return [at for (at,) in self.ask(query, run_id)]
+
+    def offered(self) -> set[tuple[str, int]]:
+        return {(run_id, place) for run_id, place in self.ask("select run_id, place from ready")}
+
+    def owners(self) -> set[tuple[str, int, str]]:
+        tasks = self.ask("select run_id, 0, task_owner from run where task_owner is not null")
+        steps = "select run_id, sequence, lease_owner from operation where lease_owner is not null"
+        return {(row[0], row[1], row[2]) for row in (*tasks, *self.ask(steps))}
+
+
+class Snapshot:
+    """One moment of a database, from all its rows."""
+
+    def __init__(self, tables: Rows) -> None:
+        self._tables: dict[str, list[Any]] = dict(tables)
+        self._history: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for run_id, *chunk in sorted(self._tables["history"], key=lambda row: row[:2]):
+            self._history[run_id].append(tuple(chunk))
+
+    def runs(self) -> list[Run]:
+        opened = {row[0]: row for row in self._tables["open_run"]}
+        runs = {}
+        for row in self._tables["run"]:
+            run_id = row[0]
+            closed_at, status, version, state = row[7:11]
+            assert (run_id in opened) == (closed_at is None), f"run {run_id} is open and closed"
+            owner = None
+            if run_id in opened:
+                assert state is None
+                status, version, owner, _, state = opened[run_id][1:]
+            values = (*row[:7], status, closed_at, version, owner, state)
+            runs[run_id] = rows.run_of(values)
+        assert set(opened) <= set(runs), "an open run that is none"
+        for run_id, sequence, _, _, data in self._tables["operation"]:
+            runs[run_id].operations[sequence] = rows.operation_of(data)
+        for run_id, position, data in self._tables["inbox"]:
+            runs[run_id].inbox[position] = rows.signal_of(data)
+        return list(runs.values())
+
+    def events(self, run_id: str) -> list[bytes]:
+        return _joined(self._history[run_id])
+
+    def armed(self, run_id: str) -> list[int]:
+        return [row[2] for row in self._tables["deadline"] if row[:2] == ("run", run_id)]
+
+    def offered(self) -> set[tuple[str, int]]:
+        return {(row[0], row[1]) for row in self._tables["ready"]}
+
+    def owners(self) -> set[tuple[str, int, str]]:
+        tasks = {(row[0], WORKFLOW_TASK, row[3]) for row in self._tables["open_run"] if row[3]}
+        return tasks | {(row[0], row[1], row[2]) for row in self._tables["operation"] if row[2]}
+
+
+def _joined(chunks: list[tuple[Any, ...]]) -> list[bytes]:
+    """The events of a history, whose chunks follow each other without a gap."""
+    events: list[bytes] = []
+    for first, last, chunk in chunks:
+        assert first == len(events) + 1
+        events += rows.events_of(chunk)
+        assert last == len(events)
+    return events
 
 
 def _eldest_first(runs: list[Run]) -> list[Run]:
@@ -95,7 +175,7 @@ def _eldest_first(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (generation(run), run.started_at, run.run_number))
 
 
-def _check_history(disk: Disk, run: Run) -> None:
+def _check_history(disk: Look, run: Run) -> None:
     encoded = disk.events(run.run_id)
     events: list[dict[str, Any]] = [msgspec.json.decode(event) for event in encoded]
     types = [event["event_type"] for event in events]
@@ -115,10 +195,9 @@ def _check_history(disk: Disk, run: Run) -> None:
     assert closed == ([len(types)] if run.is_closed else []), types
 
 
-def _check_cause(disk: Disk, run: Run) -> None:
+def _check_cause(disk: Look, run: Run) -> None:
     cause, due_at = next_cause(run), next_due(run)
-    query = "select due_at from deadline where kind = 'run' and target = ?"
-    armed = [at for (at,) in disk.ask(query, run.run_id)]
+    armed = disk.armed(run.run_id)
     assert armed == ([] if run.due_at is None else [run.due_at])
     if run.is_closed:
         assert (cause, run.operations, run.inbox, armed) == (None, {}, {}, []), run.run_id
@@ -129,9 +208,8 @@ def _check_cause(disk: Disk, run: Run) -> None:
         assert run.due_at <= due_at, f"run {run.run_id} would be looked at too late"
 
 
-def _check_ready(disk: Disk, runs: list[Run]) -> None:
+def _check_ready(disk: Look, runs: list[Run]) -> None:
     """The disk offers exactly what is ready."""
-    offered = set(disk.ask("select run_id, place from ready"))
     expected = set()
     for run in runs:
         if run.task is not None and run.task.state is TaskState.READY:
@@ -141,10 +219,10 @@ def _check_ready(disk: Disk, runs: list[Run]) -> None:
                 continue
             if operation.state is TaskState.READY:
                 expected.add((run.run_id, sequence))
-    assert offered == expected
+    assert disk.offered() == expected
 
 
-def _check_leases(disk: Disk, runs: list[Run]) -> None:
+def _check_leases(disk: Look, runs: list[Run]) -> None:
     """Who holds what can be found by its owner."""
     held = set()
     for run in runs:
@@ -153,6 +231,4 @@ def _check_leases(disk: Disk, runs: list[Run]) -> None:
         for sequence, operation in run.operations.items():
             if isinstance(operation, Activity) and operation.lease is not None:
                 held.add((run.run_id, sequence, operation.lease.owner))
-    tasks = disk.ask("select run_id, 0, task_owner from run where task_owner is not null")
-    steps = "select run_id, sequence, lease_owner from operation where lease_owner is not null"
-    assert {*tasks, *disk.ask(steps)} == held
+    assert disk.owners() == held

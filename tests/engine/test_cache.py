@@ -2,10 +2,11 @@
 
 import pytest
 
-from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.engine.cache import RunCache
+from perdure.engine.workflow_tasks import page_of
 from tests.engine.ending import must_end
 
 
@@ -95,3 +96,44 @@ def test_the_oldest_events_of_a_long_history_are_forgotten(events: tuple[int, ..
     assert run.events_bytes == sum(map(len, run.events)) <= LARGE
     assert run.events == before[len(before) - len(run.events) :]
     assert run.events_first == len(before) - len(run.events) + 1
+
+
+def test_the_first_page_of_a_long_history_is_kept_apart() -> None:
+    """Otherwise every poll would read it from disk, however little its worker wants to see."""
+    cache, run = RunCache(), a_run("r", *([1_000] * 2_000))
+    before = [b"%d" % number + event for number, event in enumerate(run.events)]
+    run.events = list(before)
+
+    cache.keep(run)
+    size = cache.bytes_held
+    for number in range(2_000):
+        record(run, number)
+        cache.keep(run)
+
+    kept = len(run.opening)
+    assert run.events_first > kept > 1, "there is a gap between the two"
+    assert run.opening == before[:kept]
+    assert run.opening_bytes == sum(map(len, run.opening)) <= RUN_OPENING_CACHE_BYTES_MAX
+    assert size > RUN_HISTORY_CACHE_BYTES_MAX // 2 + run.opening_bytes
+    assert page_of(run, after=0, limit=1).events == before[:1]
+    assert page_of(run, after=1, limit=kept - 1).events == before[1:kept]
+    assert page_of(run, after=1, limit=kept).events is None, "only a whole page will do"
+
+    run.status = RunStatus.COMPLETED
+    cache.keep(run)
+    assert (run.opening, run.opening_bytes) == ([], 0)
+
+
+def record(run: Run, number: int) -> None:
+    run.events.append(b"y%d" % number + b"x" * 1_000)
+    run.events_bytes += len(run.events[-1])
+    run.history_count += 1
+
+
+def test_a_first_event_that_is_too_large_is_not_kept() -> None:
+    cache, run = RunCache(), a_run("r", LARGE, 10, 10)
+
+    cache.keep(run)
+
+    assert run.opening == []
+    assert page_of(run, after=0, limit=1).events is None

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 
-import apsw
 import uvloop
 
 from perdure.core.run.state import Run
@@ -30,7 +30,7 @@ from perdure.store.interface import (
     Receipt,
     ReceiptKey,
 )
-from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
 DEATH = 9
@@ -52,9 +52,9 @@ class CrashingCommitter(Committer):
         super().__init__()
         self._reached = reached
 
-    async def commit(self, connection: apsw.Connection) -> None:
+    async def commit(self, transaction: Transaction, *, runs: int) -> None:
         self._reached(At.INSIDE_COMMIT)
-        await super().commit(connection)
+        await super().commit(transaction, runs=runs)
 
 
 class CrashingStore(SqliteStore):
@@ -78,9 +78,11 @@ class CrashingStore(SqliteStore):
         await super().commit(changes)
         self._reached(At.AFTER_COMMIT)
 
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = MappingProxyType({})
+    ) -> list[Run]:
         self._reached(At.BEFORE_LOAD)
-        return await super().load_runs(run_ids)
+        return await super().load_runs(run_ids, held)
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
         self._reached(At.BEFORE_LOAD)

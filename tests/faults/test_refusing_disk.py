@@ -12,6 +12,7 @@ from perdure.store.sqlite.store import SqliteStore
 from tests.engine.invariants import check_disk
 from tests.store.refusing import RefusingCommitter, refusing_commits
 from tests.support.http import (
+    CONTROL_VERSION,
     Answer,
     Wire,
     a_wire,
@@ -27,11 +28,16 @@ Json = dict[str, Any]
 POLLS = {
     "POST /api/worker/workflow-tasks/poll",
     "POST /api/worker/activity-tasks/poll",
+    "POST /api/worker/query-tasks/poll",
     "POST /api/worker/update-validation-tasks/poll",
 }
 QUESTIONS = {
     "POST /api/worker/workflow-tasks/{task_id}/history",
     "POST /api/worker/activity-tasks/{task_id}/status",
+    "POST /api/workflows/{workflow_id}/query/{name}",
+    "POST /api/workflows/{workflow_id}/runs/{run_id}/query/{name}",
+    "POST /api/worker/query-tasks/{query_task_id}/complete",
+    "POST /api/worker/query-tasks/{query_task_id}/fail",
 }
 """Sent by POST, but they change nothing."""
 
@@ -39,7 +45,7 @@ QUESTIONS = {
 @pytest.fixture
 def wire(tmp_path: Path) -> Iterator[Wire]:
     with a_wire(tmp_path) as wire:
-        wire.register()
+        wire.register(capabilities=["query_tasks"])
         yield wire
 
 
@@ -157,6 +163,20 @@ def test_readers_do_not_notice(wire: Wire) -> None:
         assert wire.describe()["status"] == "waiting"
         assert wire.control("GET", "/workflows").ok()["workflow_count"] == 1
         wire.call("GET", "/api/health").ok()
+
+
+def test_queries_do_not_notice(wire: Wire) -> None:
+    wire.run_to(start_timer(60))
+
+    with a_full_disk(wire) as disk, wire.nothing_changes():
+        headers = {CONTROL_VERSION: "2"}
+        asked = wire.call_later("POST", "/api/workflows/order-1/query/total", {}, headers=headers)
+        wire.until(lambda: wire.server.desk.open_count == 1 or not asked.is_waiting)
+        task = wire.take("query")
+        lease = {"lease_owner": "w1", "query_task_attempt": task["query_task_attempt"]}
+        wire.worker(f"/query-tasks/{task['query_task_id']}/complete", {**lease, "result": 3}).ok()
+        assert asked.answer().ok()["result"] == 3
+        assert disk.attempts == 0
 
 
 def test_a_poll_leases_nothing_does_not_press_the_disk_and_is_served_afterwards(

@@ -136,6 +136,17 @@ CASES = (
     # 20, 21 · failures, plain JSON
     Case("workflow-failure", "a run fails with the exception of its code"),
     Case("plain-json-start", "a start in plain JSON reaches a worker of this release"),
+    # 22 · queries
+    Case("query", "a query is answered by the code of the run, and writes nothing"),
+    Case("query-sees-signals", "a query sees every signal that was accepted before it"),
+    Case("query-completed-run", "a completed run still answers"),
+    Case("query-unknown", "an unknown query, and one to nobody, are refused"),
+    Case("query-wrong-arguments", "arguments that do not fit are refused"),
+    Case("query-fails", "a query whose code fails is refused with its message"),
+    Case("query-without-worker", "a query that nobody can answer is refused at once"),
+    Case("query-closed-run", "a cancelled run does not answer"),
+    Case("query-many", "queries that are asked at once are all answered"),
+    Case("query-authority", "a worker may insist on query authority", since="2.12.0"),
 )
 
 

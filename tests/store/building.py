@@ -133,6 +133,7 @@ def strange_runs(draw: st.DrawFn) -> Run:
     row = {name: draw(anything(_run_fields[name].type)) for name in _ROW}
     state = {name: draw(anything(_run_fields[name].type)) for name in STATE_FIELDS}
     run = Run(run_id=f"run{number}", **{**row, **state, "workflow_id": f"workflow{number}"})
+    run.closed_at = (run.closed_at or 0) if run.is_closed else None
     arguments = msgspec.json.encode(draw(_JSON))
     started = b'{"event_type":"WorkflowStarted","payload":{"input":' + arguments + b"}}"
     others = draw(st.lists(_JSON, max_size=3))

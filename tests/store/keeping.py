@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from perdure.core.run.state import Run, Unsaved
+from perdure.clock import SystemClock
+from perdure.core.run.state import Run
 from perdure.store.interface import Changes, Store
+from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.store import SqliteStore
 
 T = TypeVar("T")
@@ -23,6 +25,10 @@ class Keep:
     @classmethod
     def sqlite(cls, path: Path) -> "Keep":
         return cls(lambda: SqliteStore(path))
+
+    @classmethod
+    def postgres(cls, url: str) -> "Keep":
+        return cls(lambda: PostgresStore(url, node_id="a-node", clock=SystemClock()))
 
     @contextmanager
     def opened(self) -> Iterator[Store]:
@@ -42,5 +48,4 @@ class Keep:
         """Write what is new in some runs, and forget like the engine that it was new."""
         self.run(store.commit(Changes(runs=list(runs))))
         for run in runs:
-            run.unsaved = Unsaved()
-            run.unsaved.due_at = run.due_at
+            run.mark_saved()

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import apsw
 
-from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -17,8 +17,9 @@ class RefusingCommitter(Committer):
         self.attempts = 0
         self._error = error
 
-    async def commit(self, connection: apsw.Connection) -> None:
-        assert connection.in_transaction
+    async def commit(self, transaction: Transaction, *, runs: int) -> None:
+        assert isinstance(transaction, apsw.Connection)
+        assert transaction.in_transaction
         self.attempts += 1
         raise self._error
 

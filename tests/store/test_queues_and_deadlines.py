@@ -156,11 +156,13 @@ def test_due_runs_come_in_the_order_of_their_deadlines(keep: Keep) -> None:
     with keep.opened() as store:
         keep.commit(store, *runs.values())
 
-        assert keep.run(store.find_next_due()) == 10
+        assert keep.run(store.find_next_due(0)) == 10
         due = [runs[at].run_id for at in (10, 20, 30)]
-        assert keep.run(store.load_due(30, 100)) == due
-        assert keep.run(store.load_due(30, 2)) == due[:2]
         assert keep.run(store.load_due(9, 100)) == []
+        assert keep.run(store.load_due(30, 2)) == due[:2]
+        # A shared store gives each of them to one node at a time.
+        expected = due[2:] if store.is_shared else due
+        assert keep.run(store.load_due(30, 100)) == expected
 
 
 def test_a_moved_deadline_counts_and_a_lifted_one_does_not(keep: Keep) -> None:
@@ -170,12 +172,12 @@ def test_a_moved_deadline_counts_and_a_lifted_one_does_not(keep: Keep) -> None:
         keep.commit(store, armed(moved, 50), armed(lifted, None))
 
         assert keep.run(store.load_due(49, 100)) == []
-        assert keep.run(store.find_next_due()) == 50
+        assert keep.run(store.find_next_due(0)) == 50
 
 
 def test_nothing_is_due_in_an_empty_store(keep: Keep) -> None:
     with keep.opened() as store:
-        assert keep.run(store.find_next_due()) is None
+        assert keep.run(store.find_next_due(0)) is None
         assert keep.run(store.load_due(2**62, 10)) == []
 
 
@@ -185,7 +187,7 @@ def test_deadlines_survive_a_reopening(keep: Keep) -> None:
         keep.commit(store, run)
 
     with keep.opened() as store:
-        assert keep.run(store.find_next_due()) == 77
+        assert keep.run(store.find_next_due(0)) == 77
         (loaded,) = keep.run(store.load_runs([run.run_id]))
         assert loaded.unsaved.due_at == 77
 

@@ -12,6 +12,7 @@ import apsw
 import apsw.ext
 import pytest
 
+from perdure.store.copying import TABLES as COPIED
 from perdure.store.interface import Store, Unavailable
 from perdure.store.queries import load_migrations, load_queries
 from perdure.store.sqlite.store import PACKAGE, SqliteStore
@@ -90,6 +91,7 @@ def test_a_refused_opening_leaves_the_lock_to_others(path: Path) -> None:
 
 def test_every_query_can_be_prepared_and_none_scans_a_table_on_a_hot_path(path: Path) -> None:
     at_start = {"load_workers", "load_namespaces", "load_ready_names", "load_lease_owners"}
+    by_a_copy = {"find_anything", "clear_namespaces", *(f"give_{table}" for table in COPIED)}
     with Keep.sqlite(path).opened():
         pass
     scans: dict[str, list[str]] = {}
@@ -105,7 +107,7 @@ def test_every_query_can_be_prepared_and_none_scans_a_table_on_a_hot_path(path: 
                 and step != "SCAN CONSTANT ROW"
             ]
 
-    assert {name for name, steps in scans.items() if steps} <= at_start
+    assert {name for name, steps in scans.items() if steps} <= at_start | by_a_copy
 
 
 def query_parameters(connection: apsw.Connection, query: str) -> int:

@@ -22,12 +22,22 @@ SHORT_LEASES = {
 }
 
 
+WHERE = [("sqlite", release) for release in RELEASES] + [("postgres", RELEASES[-1])]
+"""Every release on a file; the newest one on several processes as well."""
+everywhere = pytest.mark.parametrize(
+    ("server", "release"), WHERE, indirect=["server"], ids=["-".join(each) for each in WHERE]
+)
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> ServerProcess:
-    return ServerProcess(tmp_path / "perdure.db", env=SHORT_LEASES)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> ServerProcess:
+    if request.param == "sqlite":
+        return ServerProcess(tmp_path / "perdure.db", env=SHORT_LEASES)
+    url: str = request.getfixturevalue("postgres_url")
+    return ServerProcess(url, log_path=tmp_path / "log", processes=2, env=SHORT_LEASES)
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@everywhere
 def test_no_run_is_lost_when_the_server_is_killed_again_and_again(
     release: str, server: ServerProcess
 ) -> None:
@@ -50,7 +60,7 @@ def test_no_run_is_lost_when_the_server_is_killed_again_and_again(
     assert crashes == CRASHES, "the storm was over before its last crash"
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@everywhere
 def test_an_activity_whose_worker_was_killed_is_finished_by_another(
     release: str, server: ServerProcess
 ) -> None:
@@ -66,7 +76,7 @@ def test_an_activity_whose_worker_was_killed_is_finished_by_another(
     assert kinds.count("ActivityStarted") == kinds.count("ActivityScheduled") + 1
 
 
-@pytest.mark.parametrize("release", RELEASES)
+@everywhere
 def test_a_workflow_task_whose_worker_was_killed_is_finished_by_another(
     release: str, server: ServerProcess
 ) -> None:

@@ -13,30 +13,45 @@ from pathlib import Path
 import pytest
 
 from tests.sdk.catalogue import RELEASES, cases_of
+from tests.support.postgres import Cluster
 from tests.support.sdk import ROOT, Report, Verdict, drive, once
-from tests.support.server import ServerProcess
+from tests.support.server import STORES, ServerProcess
 
-STORIES = [(release, case.name) for release in RELEASES for case in cases_of(release)]
+STORIES = [
+    ((store, release), case.name)
+    for store in STORES
+    for release in RELEASES
+    for case in cases_of(release)
+]
 
 
 @pytest.fixture(scope="module")
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Report:
     """What the driver of this release says about all its cases, on a server of its own."""
-    release: str = request.param
+    store, release = request.param
+    name = f"sdk-{store}-{release}"
 
     def play() -> str:
-        store = tmp_path_factory.mktemp(f"sdk-{release}") / "perdure.db"
-        with ServerProcess(store) as server:
+        folder = tmp_path_factory.mktemp(name)
+        if store == "sqlite":
+            server = ServerProcess(folder / "perdure.db")
+        else:
+            cluster: Cluster = request.getfixturevalue("postgres_cluster")
+            server = ServerProcess(cluster.fresh_database(), log_path=folder / "log", processes=2)
+        with server:
             return json.dumps(asdict(drive(release, server.url)))
 
-    told = json.loads(once(tmp_path_factory, f"sdk-{release}", play))
+    told = json.loads(once(tmp_path_factory, name, play))
     return Report(
         {name: Verdict(**it) for name, it in told["verdicts"].items()}, told["complaints"]
     )
 
 
 @pytest.mark.parametrize(
-    ("report", "case"), STORIES, indirect=["report"], ids=[f"{r}-{c}" for r, c in STORIES]
+    ("report", "case"),
+    STORIES,
+    indirect=["report"],
+    ids=["-".join((*where, case)) for where, case in STORIES],
 )
 def test_a_program_of_the_published_sdk_runs_and_replays(report: Report, case: str) -> None:
     verdict = report.of(case)

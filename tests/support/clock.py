@@ -34,6 +34,11 @@ class FakeClock:
         finally:
             self._sleepers.discard(sleeper)
 
+    @property
+    def sleepers(self) -> int:
+        """How many sleep at this moment."""
+        return sum(not sleeper.done() for sleeper in self._sleepers)
+
     def jump(self, *, seconds: float) -> None:
         """Move the clock while everybody sleeps on: as on a machine that is too busy to wake."""
         self._now += round(seconds * SECOND)

@@ -20,9 +20,10 @@ import uvloop
 
 from perdure.core.payload import Frame, decode, encode
 from perdure.server.assemble import Server
-from perdure.server.settings import Settings
+from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
+from tests.support.tables import every_row
 
 PATIENCE_SECONDS = 20
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
@@ -192,14 +193,13 @@ class Parked:
 class Wire:
     """Both planes of one live server."""
 
-    def __init__(self, loop: Loop, settings: Settings, path: Path) -> None:
+    def __init__(self, loop: Loop, settings: Settings) -> None:
         self.loop = loop
         self.clock = FakeClock()
         self.server: Server
         self.connections: Connections
         self.port = 0
         self._settings = settings
-        self._path = path
         self._ready: asyncio.Event
         self._stop: asyncio.Event
         self._life: asyncio.Task[None]
@@ -240,7 +240,8 @@ class Wire:
         try:
             async with asyncio.TaskGroup() as group:
                 beat = group.create_task(server.engine.run())
-                deadlines = group.create_task(server.deadlines.run(server.engine))
+                # A clock that stands still tells nobody when to look around, and nobody is there.
+                firing = group.create_task(server.deadlines.run(server.engine))
                 listener = socket.create_server(("127.0.0.1", 0))
                 self.port = listener.getsockname()[1]
                 self.connections = Connections(server.app)
@@ -254,11 +255,11 @@ class Wire:
                     await asyncio.gather(*self._under_way, return_exceptions=True)
                     self._under_way.clear()
                 await self.connections.drain(PATIENCE_SECONDS)
-                deadlines.cancel()
+                firing.cancel()
                 server.engine.stop()
                 await beat
         finally:
-            await server.store.close()
+            await server.close()
 
     @asynccontextmanager
     async def _open_client(self) -> AsyncIterator[None]:
@@ -281,11 +282,25 @@ class Wire:
         """Time passes, and what is due happens."""
         self.run(self.clock.advance(seconds=seconds))
 
+    def jump(self, *, seconds: float) -> None:
+        """Time passes, and nobody wakes up: as on a machine that is too busy."""
+        deadlines = self.server.deadlines
+        self.until(lambda: self.clock.sleepers > 0 and not deadlines._armed.is_set())
+        self.clock.jump(seconds=seconds)
+
+    def look_around(self) -> None:
+        """Where there may be other nodes: see what they did, as a server does now and then."""
+        if self.server.neighbours is not None:
+            self.run(self.server.neighbours.lookout.look())
+
     # The disk ------------------------------------------------------------------------------------
 
     def stored(self) -> dict[str, list[tuple[object, ...]]]:
         """Every row of every table."""
-        connection = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        store = self._settings.store
+        if is_postgres(store):
+            return self.run(every_row(store))
+        connection = apsw.Connection(str(sqlite_path(store)), flags=apsw.SQLITE_OPEN_READONLY)
         try:
             tables = [
                 str(name)
@@ -305,7 +320,13 @@ class Wire:
         """What happens inside leaves no trace on the disk."""
         before = self.stored()
         yield
-        assert self.stored() == before
+        after = self.stored()
+        changed = {
+            name: [row for row in rows if row not in before[name]]
+            for name, rows in after.items()
+            if rows != before[name]
+        }
+        assert not changed, changed
 
     # Calls ---------------------------------------------------------------------------------------
 
@@ -506,11 +527,11 @@ class Wire:
 
 @contextmanager
 def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
-    """A live server on a fresh file, without credentials unless some are given."""
-    path = folder / "perdure.db"
-    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, **settings}
+    """A live server, on a fresh file unless told otherwise, without credentials unless given."""
+    store = f"sqlite:///{folder / 'perdure.db'}"
+    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, "store": store, **settings}
     with a_loop() as loop:
-        wire = Wire(loop, Settings(store=f"sqlite:///{path}", **chosen), path)
+        wire = Wire(loop, Settings(**chosen))
         wire.open()
         try:
             yield wire

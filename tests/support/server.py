@@ -1,6 +1,8 @@
 """A real server in a process of its own, for stories: started, killed, stopped, started again."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,31 +15,52 @@ from typing import IO, Self
 READY_TIMEOUT = 30.0
 STOP_TIMEOUT = 20.0
 LISTENING = "perdure listening on "
+STORES = ("sqlite", "postgres")
 
 
 class ServerProcess:
-    """`perdure dev` on a SQLite file; what it writes is kept beside the file."""
+    """`perdure` on a SQLite file, or on PostgreSQL with as many processes as are asked for.
+
+    What it writes is kept in a file. All its processes live and die together.
+    """
 
     def __init__(
-        self, store_path: Path, *, port: int = 0, env: Mapping[str, str] | None = None
+        self,
+        store: Path | str,
+        *,
+        log_path: Path | None = None,
+        port: int = 0,
+        processes: int = 1,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        self._store_path = store_path.absolute()
+        if isinstance(store, Path):
+            log_path = log_path or store.absolute().with_suffix(".log")
+            store = f"sqlite:///{store.absolute()}"
+        assert log_path is not None, "say where the server shall write to"
+        self.log_path = log_path
+        """Everything that the server wrote, over all its lives."""
+        self._store = store
         self._port = port
-        self._env = dict(env or {})
+        self._processes = processes
+        self._env = {"DW_AUTH_DRIVER": "none", **(env or {})}
         self._process: subprocess.Popen[str] | None = None
         self._reader: Thread | None = None
         self.url = ""
+        self.exit_code: int | None = None
+        """How its last life ended."""
 
     @property
-    def log_path(self) -> Path:
-        """Everything that the server wrote, over all its lives."""
-        return self._store_path.with_suffix(".log")
+    def pid(self) -> int:
+        """The process that was started; it may have others under it."""
+        assert self._process is not None
+        return self._process.pid
 
     def start(self) -> Self:
         """Start and wait until the server listens; later starts use the same port."""
         assert self._process is None, "the server is already running"
-        command = [sys.executable, "-m", "perdure", "dev", "--host", "127.0.0.1"]
-        command += ["--port", str(self._port), "--store", f"sqlite:///{self._store_path}"]
+        command = [sys.executable, "-m", "perdure", "serve", "--host", "127.0.0.1"]
+        command += ["--port", str(self._port), "--store", self._store]
+        command += ["--processes", str(self._processes)]
         with self.log_path.open("a") as log:
             self._process = subprocess.Popen(
                 command,
@@ -45,6 +68,7 @@ class ServerProcess:
                 stderr=log,
                 text=True,
                 env={**os.environ, **self._env},
+                start_new_session=True,
             )
         assert self._process.stdout is not None
         listening: Future[str] = Future()
@@ -59,9 +83,10 @@ class ServerProcess:
         return self
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed, nobody is told."""
+        """SIGKILL for every process: nothing is flushed, nobody is told."""
         if self._process is not None:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._reap()
 
     def stop(self) -> None:
@@ -93,7 +118,7 @@ class ServerProcess:
     def _reap(self) -> None:
         assert self._process is not None
         assert self._reader is not None
-        self._process.wait(STOP_TIMEOUT)
+        self.exit_code = self._process.wait(STOP_TIMEOUT)
         self._reader.join()
         self._process = None
 

@@ -204,8 +204,7 @@ class Disk:
     def commit(self, runs: Iterable[Run]) -> None:
         for run in runs:
             self._write(run)
-            run.unsaved = Unsaved()
-            run.unsaved.due_at = run.due_at
+            run.mark_saved()
 
     def _write(self, run: Run) -> None:
         run_id, unsaved = run.run_id, run.unsaved

@@ -7,7 +7,8 @@ import pytest
 from tests.web.floor import Floor, a_floor
 
 
-@pytest.fixture
-def floor() -> Iterator[Floor]:
-    with a_floor() as floor:
+@pytest.fixture(params=[False, True], ids=["tasks", "lean"])
+def floor(request: pytest.FixtureRequest) -> Iterator[Floor]:
+    """Once with a task for every handler, once with handlers that are driven without one."""
+    with a_floor(lean=request.param) as floor:
         yield floor

@@ -31,23 +31,23 @@ class PlainSurface:
 class Floor:
     """What the routes do, and a record of what they did."""
 
-    def __init__(self, loop: Loop) -> None:
+    def __init__(self, loop: Loop, *, lean: bool) -> None:
         self.loop = loop
         self.done: list[str] = []
         self.gone: list[str] = []
         self.waiting: dict[str, asyncio.Future[None]] = {}
         surface = PlainSurface()
+        table = (
+            ("GET", "/echo", self.echo),
+            ("POST", "/echo", self.echo),
+            ("GET", "/large", self.large),
+            ("GET", "/broken", self.broken),
+            ("GET", "/turning", self.turning),
+            ("GET", "/wait/{name}", self.wait),
+            ("POST", "/wait/{name}", self.wait),
+        )
         self.app = Application(
-            Router(
-                [
-                    Route("GET", "/echo", PUBLIC, surface, self.echo),
-                    Route("POST", "/echo", PUBLIC, surface, self.echo),
-                    Route("GET", "/large", PUBLIC, surface, self.large),
-                    Route("GET", "/broken", PUBLIC, surface, self.broken),
-                    Route("GET", "/wait/{name}", PUBLIC, surface, self.wait),
-                    Route("POST", "/wait/{name}", PUBLIC, surface, self.wait),
-                ]
-            ),
+            Router([Route(m, path, PUBLIC, surface, h, lean=lean) for m, path, h in table]),
             NoAuthentication(),
             surface_of=lambda path: surface,
             translate=lambda error: None,
@@ -72,6 +72,12 @@ class Floor:
     async def large(self, request: Request) -> Response:
         """Much of the same."""
         return Response(200, b'"' + b"x" * LARGE_BYTES + b'"')
+
+    async def turning(self, request: Request) -> Response:
+        """Lets others go first, twice."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return Response(200, b"{}")
 
     async def broken(self, request: Request) -> Response:
         raise ValueError("a secret of the inside")
@@ -119,9 +125,9 @@ class Floor:
 
 
 @contextmanager
-def a_floor() -> Iterator[Floor]:
+def a_floor(*, lean: bool = False) -> Iterator[Floor]:
     with a_loop() as loop:
-        floor = Floor(loop)
+        floor = Floor(loop, lean=lean)
         floor.open()
         try:
             yield floor

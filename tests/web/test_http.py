@@ -24,6 +24,12 @@ def test_a_connection_serves_one_request_after_another(floor: Floor) -> None:
         assert "connection" not in answer.headers
 
 
+def test_a_handler_may_let_the_loop_turn(floor: Floor) -> None:
+    stream = floor.connect()
+    stream.send(request("/turning", method="GET"))
+    assert stream.read_answer().ok() == {}
+
+
 def test_pipelined_requests_are_answered_in_their_order(floor: Floor) -> None:
     stream = floor.connect()
 
@@ -254,6 +260,35 @@ def test_a_target_larger_than_the_bound_is_refused_and_not_acted_on(floor: Floor
     stream.read_answer().refused(431, "headers_too_large")
     assert stream.read_to_end() == b""
     assert floor.done == []
+
+
+@pytest.mark.parametrize("opening", ["X-Endless: ", "X-One: 1\r\n" * 100 + "X-Endless: "])
+def test_a_head_that_never_ends_is_refused_before_it_has_filled_the_memory(
+    floor: Floor, opening: str
+) -> None:
+    stream = floor.connect()
+
+    stream.send(f"POST /echo HTTP/1.1\r\nHost: floor\r\n{opening}".encode())
+    for _ in range(HEAD_BYTES_MAX // 1_024 + 1):
+        stream.send(b"a" * 1_024)
+
+    stream.read_answer().refused(431, "headers_too_large")
+    assert floor.done == []
+
+
+def test_a_long_body_does_not_count_against_the_head_behind_it(floor: Floor) -> None:
+    stream = floor.connect()
+    long = request(body=b"x" * BODY_BYTES_MAX)
+    whole = long * (HEAD_BYTES_MAX // len(long) + 1) + request(headers="X-Name: value\r\n")
+
+    stream.send(request("/wait/first", method="GET"))
+    floor.release("first")
+    stream.read_answer().ok()
+    for start in range(0, len(whole), 10_000):
+        stream.send(whole[start : start + 10_000])
+
+    answers = [stream.read_answer().ok() for _ in range(HEAD_BYTES_MAX // len(long) + 2)]
+    assert answers[-1]["headers"]["x-name"] == "value"
 
 
 def test_trailers_are_not_headers(floor: Floor) -> None:

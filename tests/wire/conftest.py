@@ -1,22 +1,69 @@
-"""Live servers for the wire tests."""
+"""Live servers for the wire tests, on both stores where the store can make a difference."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.http import Wire, a_wire
+from tests.support.postgres import Cluster
+from tests.support.server import STORES
+from tests.support.tables import empty, migrated_database
+
+ON_BOTH_STORES = {
+    "test_activity_tasks",
+    "test_causes",
+    "test_commanding",
+    "test_polls",
+    "test_reading",
+    "test_registration",
+    "test_start",
+    "test_task_history",
+    "test_workflow_tasks",
+}
+"""What stands behind the doors. The doors themselves never learn which store there is."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "wire_store" in metafunc.fixturenames:
+        name = metafunc.module.__name__.rpartition(".")[2]
+        stores = STORES if name in ON_BOTH_STORES else STORES[:1]
+        metafunc.parametrize("wire_store", stores, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
+def wire_store(request: pytest.FixtureRequest) -> str:
+    store: str = request.param
+    return store
 
 
 @pytest.fixture
-def wire(tmp_path: Path) -> Iterator[Wire]:
+def wire(wire_store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wire]:
     """A server of its own for one test."""
-    with a_wire(tmp_path) as wire:
+    settings: dict[str, Any] = {}
+    if wire_store == "postgres":
+        settings["store"] = request.getfixturevalue("common_database")
+        asyncio.run(empty(settings["store"]))
+    with a_wire(tmp_path, **settings) as wire:
         yield wire
 
 
 @pytest.fixture(scope="module")
-def shared_wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
+def shared_wire(
+    wire_store: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Wire]:
     """One server for a module of tests that leave nothing behind, or only runs of their own."""
-    with a_wire(tmp_path_factory.mktemp("shared")) as wire:
+    settings: dict[str, Any] = {}
+    if wire_store == "postgres":
+        cluster: Cluster = request.getfixturevalue("postgres_cluster")
+        settings["store"] = migrated_database(cluster)
+    with a_wire(tmp_path_factory.mktemp("shared"), **settings) as wire:
         yield wire
+
+
+@pytest.fixture(scope="session")
+def common_database(postgres_cluster: Cluster) -> str:
+    """One that is emptied for every test: that is quicker than a new one."""
+    return migrated_database(postgres_cluster)

@@ -386,7 +386,7 @@ def test_a_question_about_an_attempt_that_is_done_is_answered_with_a_stop(
 
 
 def test_a_late_result_is_taken_while_nobody_else_has_the_work(wire: Wire, attempt: Json) -> None:
-    wire.clock.jump(seconds=301)
+    wire.jump(seconds=301)
     report(wire, attempt, "complete", result=avro(1)).ok()
     assert wire.event_types()[-1] == "ActivityCompleted"
 

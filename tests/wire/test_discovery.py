@@ -65,8 +65,6 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
     """Some flags switch workers to behaviour that needs routes this server does not have."""
     capabilities = info["worker_protocol"]["server_capabilities"]
     for name in (
-        "query_tasks",
-        "query_task_authority",
         "cooperative_cancellation",
         "sticky_execution",
         "prepared_local_activities",
@@ -74,6 +72,13 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
         "observability_context",
     ):
         assert not capabilities.get(name), name
+
+
+def test_queries_are_advertised_with_the_authority_that_workers_may_insist_on(info: Json) -> None:
+    capabilities = info["worker_protocol"]["server_capabilities"]
+    assert capabilities["query_tasks"] is True
+    assert capabilities["query_task_authority"] is True
+    assert info["capabilities"]["queries"] is True
 
 
 def test_updates_are_advertised_in_the_form_that_clients_and_workers_check(info: Json) -> None:

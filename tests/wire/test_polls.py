@@ -470,7 +470,10 @@ def test_a_repeated_poll_gets_its_lease_even_after_a_restart(wire: Wire, kind: s
     wire.restart()
 
     assert wire.poll(kind, poll_request_id="p2")["poll_status"] == "empty"
-    assert wire.poll(kind, poll_request_id="p1")["task"] == first
+    body = polled(timeout_seconds=60, poll_request_id="p1")
+    repeated = wire.park(f"/{kind}-tasks/poll", body)
+    wire.look_around()
+    assert repeated.answer().ok()["task"] == first
 
 
 @pytest.mark.parametrize("kind", KINDS)

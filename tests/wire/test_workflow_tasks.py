@@ -160,7 +160,7 @@ def test_a_run_that_ended_says_how(
 def test_an_expired_lease_is_refused_even_before_anybody_noticed(
     wire: Wire, verb: str, task: Json
 ) -> None:
-    wire.clock.jump(seconds=61)
+    wire.jump(seconds=61)
 
     with wire.nothing_changes():
         body = report(wire, task, verb).refused(409, "lease_expired")
@@ -208,7 +208,7 @@ def test_a_completion_after_the_deadline_of_its_run_is_refused(wire: Wire) -> No
     wire.register()
     wire.start(run_timeout_seconds=10)
     task = wire.take()
-    wire.clock.jump(seconds=11)
+    wire.jump(seconds=11)
 
     with wire.nothing_changes():
         body = report(wire, task, "complete").refused(409, "run_timed_out")

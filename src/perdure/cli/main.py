@@ -1,42 +1,132 @@
-"""`perdure dev` for a laptop, `perdure serve` for everybody else."""
+"""The command line: `perdure dev` for a laptop, `perdure serve` for everybody else."""
 
 import argparse
+import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import uvloop
 
 from perdure import __version__
+from perdure.clock import SystemClock
 from perdure.server.run import configure_logging, serve
-from perdure.server.settings import Settings, SettingsError, load_settings, require_credentials
+from perdure.server.settings import (
+    PROCESSES_MAX,
+    Settings,
+    SettingsError,
+    is_postgres,
+    load_settings,
+    require_credentials,
+    require_store,
+    sqlite_path,
+)
+from perdure.server.stores import make_end, make_store
+from perdure.server.supervise import Supervisor, inherited_listener
+from perdure.store.copying import copy
 from perdure.store.interface import Unavailable
+from perdure.store.postgres.store import PostgresStore
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     parsed = _parser().parse_args(arguments)
     configure_logging(parsed.log_level)
+    run: Callable[[argparse.Namespace], int] = parsed.run
     try:
-        settings = _settings(parsed)
+        return run(parsed)
+    except (SettingsError, Unavailable, OSError) as error:
+        print(f"perdure: {error}", file=sys.stderr)
+        return 2
+
+
+# dev and serve ------------------------------------------------------------------------------------
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    settings = _settings(parsed)
+    if parsed.listen_fd is not None:
+        uvloop.run(serve(settings, inherited_listener(parsed.listen_fd)))
+        return 0
+    processes = settings.processes or _processes_of(parsed.command, settings)
+    if processes == 1:
         uvloop.run(serve(settings))
-    except (SettingsError, Unavailable) as error:
-        print(f"perdure: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"perdure: {error}", file=sys.stderr)
-        return 2
-    return 0
+        return 0
+    command = [sys.executable, "-m", "perdure", parsed.command, "--log-level", parsed.log_level]
+    os.environ["PERDURE_STORE"] = settings.store
+    return Supervisor(settings, command, processes).run()
+
+
+def _processes_of(command: str, settings: Settings) -> int:
+    """One for a file or a laptop, else one per core."""
+    if command == "dev" or not is_postgres(settings.store):
+        return 1
+    return min(len(os.sched_getaffinity(0)), PROCESSES_MAX)
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    given = {"host": parsed.host, "port": parsed.port, "store": parsed.store}
-    given = {name: value for name, value in given.items() if value is not None}
+    names = ("host", "port", "store", "processes")
+    given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     if parsed.command == "dev":
-        return load_settings(os.environ, auth_driver="none", **given)
-    settings = load_settings(os.environ, **given)
-    require_credentials(settings)
+        settings = load_settings(os.environ, auth_driver="none", **given)
+    else:
+        settings = load_settings(os.environ, **given)
+        require_credentials(settings)
+    require_store(settings)
     return settings
+
+
+# migrate ------------------------------------------------------------------------------------------
+
+
+def _migrate(parsed: argparse.Namespace) -> int:
+    given = {} if parsed.store is None else {"store": parsed.store}
+    settings = load_settings(os.environ, **given)
+    require_store(settings)
+    applied = asyncio.run(_bring_up_to_date(settings))
+    print("perdure: " + (f"applied {', '.join(map(str, applied))}" if applied else "up to date"))
+    return 0
+
+
+async def _bring_up_to_date(settings: Settings) -> list[int]:
+    store = make_store(settings, node_id="migrate", clock=SystemClock())
+    if isinstance(store, PostgresStore):
+        try:
+            return await store.migrate()
+        finally:
+            await store.close()
+    # A file is brought up to date by opening it.
+    await store.open()
+    await store.close()
+    return []
+
+
+# copy ---------------------------------------------------------------------------------------------
+
+
+def _copy(parsed: argparse.Namespace) -> int:
+    if _place_of(parsed.source) == _place_of(parsed.target):
+        raise SettingsError("--from and --to are the same store")
+    clock = SystemClock()
+    source, target = (make_end(store, clock=clock) for store in (parsed.source, parsed.target))
+    compared = asyncio.run(copy(source, target))
+    print(f"{'table':<10} {'rows':>12}  sum of the rows' SHA-256")
+    for table in compared:
+        print(f"{table.table:<10} {table.source_rows:>12,}  {table.source_digest}")
+        if not table.is_same:
+            print(f"{'  in --to':<10} {table.target_rows:>12,}  {table.target_digest}")
+    if all(table.is_same for table in compared):
+        print("perdure: copied; both stores hold the same")
+        return 0
+    print("perdure: the copy differs from its source and cannot be served", file=sys.stderr)
+    return 1
+
+
+def _place_of(store: str) -> str:
+    return store if is_postgres(store) else str(sqlite_path(store).resolve())
+
+
+# Words --------------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,14 +139,52 @@ def _parser() -> argparse.ArgumentParser:
         ("dev", "run on this machine, without credentials"),
         ("serve", "run for others; refuses to start without credentials"),
     ):
-        command = commands.add_parser(name, help=text, description=text)
+        command = _command(commands, name, text, _serve)
         command.add_argument("--host", help="address to listen on (127.0.0.1)")
         command.add_argument("--port", type=_port, help="port to listen on, 0 for any (8080)")
-        command.add_argument("--store", help="sqlite:///path/to/file.db (./perdure.db)")
+        _add_store(command)
         command.add_argument(
-            "--log-level", default="warning", choices=("debug", "info", "warning", "error")
+            "--processes",
+            type=_processes,
+            help="server processes behind the port (1; serve on PostgreSQL: one per core)",
         )
+        command.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
+    command = _command(commands, "migrate", "bring the store's schema up to date", _migrate)
+    _add_store(command)
+    command = _command(commands, "copy", "copy a stopped store into an empty one", _copy)
+    for option, name, text in (
+        ("--from", "source", "the store to read; it is left as it is"),
+        ("--to", "target", "the store to fill; sqlite:///… or postgresql://…, like --from"),
+    ):
+        command.add_argument(option, dest=name, required=True, metavar="STORE", help=text)
     return parser
+
+
+def _command(
+    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    text: str,
+    run: Callable[[argparse.Namespace], int],
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(name, help=text, description=text)
+    command.set_defaults(run=run)
+    command.add_argument(
+        "--log-level", default="warning", choices=("debug", "info", "warning", "error")
+    )
+    return command
+
+
+def _add_store(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--store",
+        help="sqlite:///path/to/file.db or postgresql://user@host/database (./perdure.db)",
+    )
+
+
+def _processes(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= PROCESSES_MAX:
+        raise argparse.ArgumentTypeError(f"processes are a number from 1 to {PROCESSES_MAX}")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
+@lru_cache(maxsize=256)
 def text(instant: int) -> str:
     """`2026-04-22T01:05:00.000000Z` of an instant in microseconds."""
     second, fraction = divmod(instant, 1_000_000)
@@ -24,7 +25,7 @@ def parse(written: str) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _second_text(second: int) -> str:
     # Most instants share their second with others; formatting it once is ten times cheaper.
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")

@@ -245,3 +245,83 @@ class RegistrationReplaced(Rejection):
 
 class LongPollCapacityExhausted(Rejection):
     reason = "long_poll_capacity_exhausted"
+
+
+# Queries, as their askers hear of them.
+class UnknownQuery(Rejection):
+    reason = "rejected_unknown_query"
+
+
+class InvalidQueryArguments(Rejection):
+    reason = "invalid_query_arguments"
+
+
+class QueryRejected(Rejection):
+    """The worker's code refused, or failed."""
+
+    reason = "query_rejected"
+
+
+class QueryWorkflowStateUnavailable(Rejection):
+    """The history could not be read or replayed."""
+
+    reason = "query_workflow_state_unavailable"
+
+
+class QueryWorkflowTypeNotRegistered(Rejection):
+    reason = "query_workflow_type_not_registered"
+
+
+class QueryPayloadDecodeFailed(Rejection):
+    reason = "query_payload_decode_failed"
+
+
+class QueryResultEncodeFailed(Rejection):
+    reason = "query_result_encode_failed"
+
+
+class QueryResultCompletionFailed(Rejection):
+    reason = "query_result_completion_failed"
+
+
+class QueryWorkerUnavailable(Rejection):
+    """No live worker of the queue answers queries to this type."""
+
+    reason = "query_worker_unavailable"
+
+
+class QueryWorkerIncompatible(Rejection):
+    """Live workers know the type, but none is of the run's build."""
+
+    reason = "query_worker_incompatible"
+
+
+class QueryWorkerTimeout(Rejection):
+    reason = "query_worker_timeout"
+
+
+class QueryTaskQueueFull(Rejection):
+    reason = "query_task_queue_full"
+
+
+class QueryTaskQueueUnavailable(Rejection):
+    """The server is about to stop and takes no more queries."""
+
+    reason = "query_task_queue_unavailable"
+
+
+# Queries, as the workers hear of them that were given one.
+class QueryTaskNotFound(Rejection):
+    reason = "query_task_not_found"
+
+
+class QueryTaskNotLeased(Rejection):
+    reason = "query_task_not_leased"
+
+
+class QueryTaskTimedOut(Rejection):
+    reason = "query_task_timed_out"
+
+
+class QueryTaskAttemptMismatch(Rejection):
+    reason = "query_task_attempt_mismatch"

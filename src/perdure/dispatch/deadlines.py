@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from perdure.clock import Clock
 from perdure.core.limits import DUE_PER_BEAT_MAX, SECOND
 from perdure.engine.beat import Engine
 from perdure.engine.fleet import ForgetWorkers, is_forgettable
 from perdure.engine.passing import FireDue
+from perdure.identity import jitter
 from perdure.store.interface import Unavailable
 
 log = logging.getLogger(__name__)
 
 _IDLE_LOOK = 30 * SECOND
 """How often to look at the disk even if nobody armed anything."""
+_SHARED_LOOK = 5 * SECOND
+"""How often where another node may have armed something and died."""
 
 
 class DeadlineLoop:
@@ -25,6 +29,12 @@ class DeadlineLoop:
         self._next_at: int | None = None
         self._look_at = 0
         self._stuck: set[str] = set()
+        self._idle_look = _IDLE_LOOK
+        self._others: list[Callable[[], int | None]] = []
+
+    def also(self, pass_time: Callable[[], int | None]) -> None:
+        """Time passes for something in memory as well; it returns when it is due next."""
+        self._others.append(pass_time)
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -47,6 +57,20 @@ class DeadlineLoop:
 
     async def _fire(self, engine: Engine) -> None:
         self._next_at = None
+        for pass_time in self._others:
+            due_at = pass_time()
+            if due_at is not None:
+                self.arm(due_at)
+        on_disk = await engine.store.find_next_due(self._clock.now())
+        if on_disk is not None and on_disk <= self._clock.now():
+            await self._fire_due(engine)
+            on_disk = await engine.store.find_next_due(self._clock.now())
+        await self._look_after(engine)
+        if on_disk is not None:
+            # Behind a stuck deadline the next one cannot be seen, so look now and then.
+            self.arm(max(on_disk, self._clock.now() + SECOND) if self._stuck else on_disk)
+
+    async def _fire_due(self, engine: Engine) -> None:
         while due := await self._find_due(engine):
             results = await asyncio.gather(
                 *(engine.submit(FireDue(run_id)) for run_id in due), return_exceptions=True
@@ -57,11 +81,6 @@ class DeadlineLoop:
                 if result is not True:
                     # Gone or broken: logged where it broke, and left alone for a while.
                     self._stuck.add(run_id)
-        await self._look_after(engine)
-        on_disk = await engine.store.find_next_due()
-        if on_disk is not None:
-            # Behind a stuck deadline the next one cannot be seen, so look now and then.
-            self.arm(max(on_disk, self._clock.now() + SECOND) if self._stuck else on_disk)
 
     async def _find_due(self, engine: Engine) -> list[str]:
         limit = DUE_PER_BEAT_MAX + len(self._stuck)
@@ -75,7 +94,10 @@ class DeadlineLoop:
             return
         self._look_at = now + _IDLE_LOOK
         self._stuck.clear()
-        await engine.look_again()
+        if engine.store.is_shared:
+            self._idle_look = _SHARED_LOOK - jitter(SECOND)
+        else:
+            await engine.look_again()
         old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
         if old:
             engine.send(ForgetWorkers(old))
@@ -83,7 +105,7 @@ class DeadlineLoop:
     async def _sleep(self) -> None:
         self._armed.clear()
         now = self._clock.now()
-        wake_at = min(self._next_at or now + _IDLE_LOOK, now + _IDLE_LOOK)
+        wake_at = min(self._next_at or now + self._idle_look, now + self._idle_look)
         if wake_at <= now:
             return
         timer = asyncio.ensure_future(self._clock.sleep(wake_at - now))

@@ -104,7 +104,7 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         owner=lease.owner,
         lease_expires_at=lease.expires_at,
         arguments=run.arguments,
-        run_status=run.status.value,
+        run_status=str(run.status),
         history_count=run.history_count,
         page_size=page_size,
         events=page_of(run, after=0, limit=page_size).events,

@@ -4,9 +4,8 @@ A hint that tasks of some name are ready on disk is kept per queue; a poller tha
 the engine look. Correctness never depends on it: rows and conditions decide in the beat.
 """
 
-import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
@@ -14,23 +13,35 @@ from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
 from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
 from perdure.engine.matching import Poller
+from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
 
 
 class ParkedPoller:
     """One poll that waits for a task."""
 
-    __slots__ = ("answer", "key", "names", "on_abandoned", "page_size", "poll_id", "worker")
+    __slots__ = (
+        "answer",
+        "is_hasty",
+        "key",
+        "names",
+        "on_abandoned",
+        "page_size",
+        "poll_id",
+        "was_looked_for",
+        "worker",
+    )
 
     def __init__(
         self,
-        *,
         key: QueueKey,
         worker: Worker,
         names: frozenset[str],
+        *,
         page_size: int,
         poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
+        is_hasty: bool = False,
     ) -> None:
         self.key = key
         self.worker = worker
@@ -38,7 +49,10 @@ class ParkedPoller:
         self.page_size = page_size
         self.poll_id = poll_id
         self.on_abandoned = on_abandoned
-        self.answer: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
+        # Whether it waits only until somebody has looked at what is ready now.
+        self.is_hasty = is_hasty
+        self.was_looked_for = False
+        self.answer = Reply()
 
     def granted(self, run: Run, place: int) -> None:
         if place == WORKFLOW_TASK:
@@ -62,11 +76,16 @@ class PollerYard:
         self._ready: dict[QueueKey, set[str]] = {}
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
+        self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
         self._is_closed = False
 
     def connect(self, claim: Callable[[QueueKey], None]) -> None:
         """Say how to make the engine look for ready tasks of a queue."""
         self._claim = claim
+
+    def on_registration_ended(self, tell: Callable[[Worker], None]) -> None:
+        """Say who else must hear of it: polls of other kinds are parked elsewhere."""
+        self._on_registration_ended = tell
 
     @property
     def count(self) -> int:
@@ -78,10 +97,32 @@ class PollerYard:
         if self._is_closed:
             poller.answer.cancel()
             return
-        self._parked.setdefault(poller.key, OrderedDict())[id(poller)] = poller
+        parked = self._parked.get(poller.key)
+        if parked is None:
+            parked = self._parked[poller.key] = OrderedDict()
+        parked[id(poller)] = poller
         self._count += 1
-        if not poller.names.isdisjoint(self._ready.get(poller.key, ())):
+        ready = self._ready.get(poller.key)
+        if ready is not None and not poller.names.isdisjoint(ready):
             self._look(poller.key)
+        elif poller.is_hasty:
+            poller.answer.cancel()
+
+    def awaiting(self) -> list[ParkedPoller]:
+        """Parked polls that may have been given a lease by another node, and never learned it."""
+        return [
+            poller
+            for parked in self._parked.values()
+            for poller in parked.values()
+            if poller.poll_id is not None
+        ]
+
+    def is_parked(self, poller: ParkedPoller) -> bool:
+        return id(poller) in self._parked.get(poller.key, ())
+
+    def suspect(self, key: QueueKey, names: Collection[str]) -> None:
+        """There may be ready tasks of these names, for all that this node knows."""
+        self._ready.setdefault(key, set()).update(names)
 
     def leave(self, poller: ParkedPoller) -> None:
         """Take a poller away that waits no longer; one that was reserved is gone already."""
@@ -108,6 +149,7 @@ class PollerYard:
                 if same and not poller.answer.done():
                     self.leave(poller)
                     poller.answer.cancel()
+        self._on_registration_ended(worker)
 
     # For the engine ------------------------------------------------------------------------------
 
@@ -151,6 +193,12 @@ class PollerYard:
         """The engine has looked; look again if somebody still waits for what is there."""
         self._claiming.discard(key)
         names, _ = self.wanted(key)
+        for poller in self._parked.get(key, {}).values():
+            if poller.is_hasty:
+                # The look may have begun before it came; the next one did not.
+                if poller.was_looked_for or poller.names.isdisjoint(names):
+                    poller.answer.cancel()
+                poller.was_looked_for = True
         if names:
             self._look(key)
 

@@ -28,9 +28,12 @@ from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import QueueKey
+from perdure.store.interface import PollLease, QueueKey, SharedStore
 
 log = logging.getLogger(__name__)
+
+_CROWDED_SECONDS = 0.002
+"""How long to leave a queue to another node at first; longer if it stays there."""
 
 
 class PollStatus(StrEnum):
@@ -66,6 +69,9 @@ class PollAnswer(Struct, frozen=True):
     delivery: Delivery | None = None
 
 
+_HASTY_SECONDS_MAX = 10.0
+"""How long a poll with no time waits for a look at a disk that does not answer."""
+
 PollKey = tuple[str, str, str, str, str]
 
 _EMPTY = {
@@ -86,29 +92,35 @@ class Polling:
         # is on disk only.
         self._inherited: set[tuple[str, str]] = set()
         yard.connect(self._look)
+        self._crowded: dict[QueueKey, int] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
     async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
         """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
-        worker = self._require_worker(poll)
+        who = (poll.namespace, poll.worker_id)
+        known = self._engine.workers.get(who) or await self._engine.find_worker(who)
+        worker = _require_allowed(poll, known)
         key = None
         if poll.request_id is not None:
             key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
             earlier = self._polls.get(key)
             if earlier is not None and (answer := await self._repeat(poll, earlier)) is not None:
                 return answer
-            if (worker.namespace, worker.worker_id) in self._inherited:
+            if self._inherited and (worker.namespace, worker.worker_id) in self._inherited:
                 answer = await self._inherit(poll)
                 if answer is not None:
                     return answer
         poller = ParkedPoller(
-            key=QueueKey(poll.namespace, poll.queue, poll.kind),
-            worker=worker,
-            names=_names(poll, worker),
+            QueueKey(poll.namespace, poll.queue, poll.kind),
+            worker,
+            _names(poll, worker),
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
+            is_hasty=poll.timeout == 0,
         )
+        if poller.is_hasty and self._engine.store.is_shared:
+            self._yard.suspect(poller.key, poller.names)
         self._yard.park(poller)
         if key is not None:
             self._remember(key, poller)
@@ -130,23 +142,57 @@ class Polling:
         watch: Callable[[Callable[[], object]], None],
     ) -> Delivery | None:
         answer = poller.answer
-        # A poll with no time still gives the engine one chance to look at what is ready.
-        timer = asyncio.get_running_loop().call_later(max(patience / SECOND, 0.02), answer.cancel)
+        # A poll with no time waits until the engine has looked at what is ready; see the yard.
+        seconds = patience / SECOND or _HASTY_SECONDS_MAX
+        timer = asyncio.get_running_loop().call_later(seconds, answer.cancel)
         watch(answer.cancel)
         try:
-            return await answer
+            delivery: Delivery = await answer
+            return delivery
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
+            # Its time is up, its client has left, or the server is to stop.
             return None
         finally:
             timer.cancel()
             self._yard.leave(poller)
 
     async def open(self) -> None:
-        """Find out who holds leases from before."""
-        self._inherited = set(await self._engine.store.load_lease_owners())
+        """Find out who holds leases from before. On a shared store `recover` does that."""
+        if not self._engine.store.is_shared:
+            self._inherited = set(await self._engine.store.load_lease_owners())
+
+    async def recover(self, store: SharedStore) -> int:
+        """Give parked polls the leases that another node granted them and could not hand over.
+
+        As when a node dies between its commit and its answer, and the poll is repeated here.
+        Returns how many were found.
+        """
+        waiting = {
+            (poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)): poller
+            for poller in self._yard.awaiting()
+        }
+        if not waiting:
+            return 0
+        owners = {owner for _, owner, _ in waiting}
+        found = await store.find_poll_leases(owners, {poll_id for _, _, poll_id in waiting})
+        given = 0
+        for lease in found:
+            poller = waiting.get((lease.namespace, lease.owner, lease.poll_id))
+            if poller is not None:
+                given += await self._hand_over(poller, lease)
+        return given
+
+    async def _hand_over(self, poller: ParkedPoller, lease: PollLease) -> bool:
+        def copy(run: Run) -> Delivery | None:
+            kind, page = poller.key.kind, poller.page_size
+            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+
+        delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
+        if delivery is None or not self._yard.is_parked(poller) or poller.answer.done():
+            return False
+        self._yard.leave(poller)
+        poller.answer.set_result(delivery)
+        return True
 
     async def _inherit(self, poll: Poll) -> PollAnswer | None:
         """A lease that an earlier process granted to this very poll and could not hand over."""
@@ -160,15 +206,6 @@ class Polling:
         if not any_left:
             self._inherited.discard((poll.namespace, poll.worker_id))
         return None if found is None else PollAnswer(PollStatus.LEASED, found)
-
-    def _require_worker(self, poll: Poll) -> Worker:
-        worker = self._engine.workers.get((poll.namespace, poll.worker_id))
-        if worker is None or worker.deregistered_at is not None:
-            raise WorkerNotRegistered(
-                f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
-            )
-        require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
-        return worker
 
     def _remember(self, key: PollKey, poller: ParkedPoller) -> None:
         self._polls[key] = poller
@@ -211,19 +248,36 @@ class Polling:
 
     async def _claim(self, key: QueueKey) -> None:
         try:
-            await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
+            is_crowded = await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
         except Exception as error:
             # The rows are still there; looking again at once would only press a sick disk.
             log.warning("queue %s waits: %s", key.queue, error)
+            is_crowded = False
             await asyncio.sleep(1)
+        if is_crowded:
+            # Another node looks at what we want. Mostly it is done in a moment.
+            tries = self._crowded[key] = self._crowded.get(key, 0) + 1
+            await asyncio.sleep(min(_CROWDED_SECONDS * 2**tries, 1))
+        else:
+            self._crowded.pop(key, None)
         self._yard.claimed(key)
+
+
+def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:
+    if worker is None or worker.deregistered_at is not None:
+        raise WorkerNotRegistered(
+            f"worker {poll.worker_id} is not registered", worker_id=poll.worker_id
+        )
+    require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
+    return worker
 
 
 def _names(poll: Poll, worker: Worker) -> frozenset[str]:
     """What a poll can be given."""
     if poll.kind == "activity":
-        return routing_names(worker.activity_types, worker.build_id)
-    names = routing_names(worker.workflow_types if poll.progress else (), worker.build_id)
+        return routing_names(tuple(worker.activity_types), worker.build_id)
+    types = tuple(worker.workflow_types) if poll.progress else ()
+    names = routing_names(types, worker.build_id)
     return names | validation_names(worker) if poll.validations else names
 
 

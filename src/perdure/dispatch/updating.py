@@ -5,7 +5,7 @@ itself now and then, because the hint may have been given elsewhere.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from perdure.core.limits import UPDATE_WAITERS_MAX
@@ -43,7 +43,12 @@ class UpdateWaiters:
     def __init__(self) -> None:
         self._waiting: dict[str, dict[str, set[News]]] = {}
         self._count = 0
+        self._on_watch: Callable[[str], None] = lambda run_id: None
         self.is_closed = False
+
+    def connect(self, on_watch: Callable[[str], None]) -> None:
+        """Say who wants to hear that somebody waits for a run."""
+        self._on_watch = on_watch
 
     @property
     def count(self) -> int:
@@ -61,6 +66,7 @@ class UpdateWaiters:
         of_run = self._waiting.setdefault(run_id, {})
         of_run.setdefault(update_id, set()).add(news)
         self._count += 1
+        self._on_watch(run_id)
         try:
             yield news
         finally:
@@ -84,6 +90,12 @@ class UpdateWaiters:
                 moved.append(run.update.update_id)
         for update_id in moved:
             for news in waiting.get(update_id, ()):
+                news.tell()
+
+    def changed_elsewhere(self, run_id: str) -> None:
+        """Another node changed a run: everybody who waits for it looks."""
+        for expecting in self._waiting.get(run_id, {}).values():
+            for news in expecting:
                 news.tell()
 
     def release_all(self) -> None:

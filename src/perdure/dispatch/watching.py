@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from perdure.core.limits import HISTORY_WATCHERS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
-from perdure.core.run.state import Run
 
 
 class Watchers:
@@ -14,6 +13,16 @@ class Watchers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._count = 0
+        self._on_watch: Callable[[str], None] = lambda run_id: None
+
+    def connect(self, on_watch: Callable[[str], None]) -> None:
+        """Say who wants to hear that somebody waits for a run."""
+        self._on_watch = on_watch
+
+    @property
+    def watched(self) -> list[str]:
+        """The runs that somebody waits for."""
+        return list(self._waiting)
 
     async def wait(
         self,
@@ -26,6 +35,7 @@ class Watchers:
             raise LongPollCapacityExhausted(f"{self._count} readers wait already")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run_id, set()).add(future)
+        self._on_watch(run_id)
         self._count += 1
 
         def leave() -> None:
@@ -45,8 +55,8 @@ class Watchers:
                 if not waiting:
                     del self._waiting[run_id]
 
-    def changed(self, run: Run) -> None:
-        for future in self._waiting.get(run.run_id, ()):
+    def changed(self, run_id: str) -> None:
+        for future in self._waiting.get(run_id, ()):
             if not future.done():
                 future.set_result(None)
 

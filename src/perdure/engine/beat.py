@@ -7,26 +7,51 @@ pollers · 5 commit once · 6 answer, hand over, wake. Nothing is answered befor
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
-from perdure.core.limits import OPERATIONS_PER_BEAT_MAX, OPERATIONS_WAITING_MAX
+from perdure.core.limits import OPERATIONS_PER_BEAT_MAX, OPERATIONS_WAITING_MAX, SECOND
 from perdure.core.rejection import Rejection
 from perdure.core.run.moment import Ids, Moment
-from perdure.core.run.state import Run, Unsaved
+from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
 from perdure.engine.family import follow
+from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
+from perdure.engine.reply import Reply
 from perdure.engine.world import World
-from perdure.store.interface import Store, Unavailable
+from perdure.store.interface import Conflict, QueueKey, Store, Unavailable, shared
 
 log = logging.getLogger(__name__)
 
 Waiting = tuple[Operation, "asyncio.Future[Any]"]
+WorkerKey = tuple[str, str]
+
+_TRIES_TOGETHER = 4
+"""How often a beat that lost a race is decided again as a whole, before each goes alone."""
+_PATIENCE = 3 * SECOND
+"""How long an operation that loses every race is tried before it is refused."""
+_PAUSE_MAX = SECOND // 10
+
+
+class Herald(Protocol):
+    """Tells other nodes what they may want to know. It may be late, or say nothing at all."""
+
+    def offered(self, key: QueueKey, name: str) -> None:
+        """A ready task is on disk and nobody here took it."""
+        ...
+
+    def changed(self, run_id: str) -> None:
+        """A run has changed."""
+        ...
+
+    def registered(self, key: WorkerKey) -> None:
+        """A registration has changed."""
+        ...
 
 
 class BrokenRun(Exception):
@@ -47,8 +72,11 @@ class Engine:
         cache: RunCache,
         on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
+        herald: Herald | None = None,
     ) -> None:
         self.store = store
+        self._shared = shared(store)
+        self._herald = herald
         self.workers: dict[tuple[str, str], Worker] = {}
         self._clock = clock
         self._ids = ids
@@ -60,6 +88,10 @@ class Engine:
         self._inbox: deque[Waiting] = deque()
         self._wake = asyncio.Event()
         self._stopping = False
+        # Operations that lost every race so far, and since when.
+        self._losing: dict[asyncio.Future[Any], int] = {}
+        # Those of them whose turn has come again. They go alone: others shall not wait for them.
+        self._again: deque[Waiting] = deque()
 
     async def open(self) -> None:
         """Load what must be known from the start."""
@@ -72,14 +104,33 @@ class Engine:
         for key, name in await self.store.load_ready_names():
             self._matcher.offered(key, name)
 
-    async def submit(self, operation: Operation) -> Any:
-        """Have an operation decided. Returns its reply once that is on disk."""
+    async def find_worker(self, key: WorkerKey) -> Worker | None:
+        """A registration, also one that another node took."""
+        known = self.workers.get(key)
+        if known is None and self._shared is not None:
+            return await self.refresh_worker(key)
+        return known
+
+    async def refresh_worker(self, key: WorkerKey) -> Worker | None:
+        """A registration as it is on disk."""
+        known: Worker | None = await self.submit(LookUpWorker(key))
+        self._note_worker(key, known)
+        return known
+
+    def take_in(self, workers: Iterable[Worker]) -> None:
+        """Registrations as other nodes left them."""
+        for worker in workers:
+            self._note_worker((worker.namespace, worker.worker_id), worker)
+
+    def submit(self, operation: Operation) -> Reply:
+        """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
             raise Unavailable("server_overloaded", "too many operations are waiting")
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._inbox.append((operation, future))
-        self._wake.set()
-        return await future
+        reply = Reply()
+        self._inbox.append((operation, reply))
+        if not self._wake.is_set():
+            self._wake.set()
+        return reply
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -90,13 +141,28 @@ class Engine:
 
     async def run(self) -> None:
         """Beat until stopped; what was taken up is finished first."""
-        while not (self._stopping and not self._inbox):
+        while not (self._stopping and not self._inbox and not self._losing):
             await self._wake.wait()
             self._wake.clear()
-            while self._inbox:
-                await self._gather()
-                count = min(len(self._inbox), OPERATIONS_PER_BEAT_MAX)
-                await self._beat_safely([self._inbox.popleft() for _ in range(count)])
+            while self._inbox or self._again:
+                while self._again:
+                    await self._go_on_without([self._again.popleft()], _busy())
+                if self._inbox:
+                    await self._gather()
+                    await self._beat_safely(self._take())
+
+    def _take(self) -> list[Waiting]:
+        inbox = self._inbox
+        count = min(len(inbox), OPERATIONS_PER_BEAT_MAX)
+        if self._shared is None:
+            return [inbox.popleft() for _ in range(count)]
+        # What takes rows while it looks holds them until its beat ends, and shall then wait for
+        # nobody: it shares no beat with operations that may.
+        takes = inbox[0][0].takes_rows
+        taken = [inbox.popleft()]
+        while len(taken) < count and inbox[0][0].takes_rows is takes:
+            taken.append(inbox.popleft())
+        return taken
 
     async def _gather(self) -> None:
         """Let everybody who is already at the door come along: a commit costs the same for all.
@@ -115,18 +181,66 @@ class Engine:
 
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
         """One poisonous operation takes no others down: after a failure each goes alone."""
-        try:
-            await self._beat(waiting)
-        except Exception as error:
-            busy = isinstance(error, Unavailable) and error.reason == "storage_busy"
-            if len(waiting) == 1 or busy:
-                # Somebody else holds the disk; going one by one would only wait as often.
-                for one in waiting:
-                    self._refuse(one, error)
-                return
-            log.warning("a beat of %d operations failed (%s); each goes alone", len(waiting), error)
+        held: frozenset[str] = frozenset()
+        for _ in range(_TRIES_TOGETHER):
+            try:
+                await self._beat(waiting, held)
+            except Conflict as conflict:
+                if held and not conflict.run_ids:
+                    # We stood in line in vain: whoever holds them is no node.
+                    break
+                # A race that was lost once may be lost again, so the next time we stand in line.
+                held |= conflict.run_ids
+                continue
+            except Exception as error:
+                await self._recover(waiting, error)
+            return
+        await self._recover(waiting, _busy())
+
+    async def _recover(self, waiting: Sequence[Waiting], error: Exception) -> None:
+        reason = error.reason if isinstance(error, Unavailable) else ""
+        if reason == "storage_busy" and self._shared is not None:
+            await self._go_on_without(waiting, error)
+            return
+        if len(waiting) == 1 or reason in ("storage_busy", "storage_unavailable"):
+            # Nobody has the disk, or somebody else; going one by one would only wait as often.
             for one in waiting:
-                await self._beat_safely([one])
+                self._refuse(one, error)
+            return
+        log.warning("a beat of %d operations failed (%s); each goes alone", len(waiting), error)
+        for one in waiting:
+            await self._beat_safely([one])
+
+    async def _go_on_without(self, waiting: Sequence[Waiting], error: Exception) -> None:
+        """Somebody holds what one of these needs: that one comes again later, the others go on."""
+        for one in waiting:
+            try:
+                await self._beat([one], frozenset())
+            except (Conflict, Unavailable):
+                self._postpone(one, error)
+            except Exception as other:
+                self._refuse(one, other)
+
+    def _postpone(self, one: Waiting, error: Exception) -> None:
+        future = one[1]
+        now = self._clock.now()
+        since = self._losing.setdefault(future, now)
+        if future.done() or now - since > _PATIENCE or self._stopping:
+            self._losing.pop(future, None)
+            self._refuse(one, error)
+            return
+        if now == since:
+            future.add_done_callback(self._lost_no_more)
+        pause = min(now - since + SECOND // 200, _PAUSE_MAX) / SECOND
+        asyncio.get_running_loop().call_later(pause, self._bring_back, one)
+
+    def _lost_no_more(self, future: "asyncio.Future[Any]") -> None:
+        self._losing.pop(future, None)
+        self._wake.set()
+
+    def _bring_back(self, one: Waiting) -> None:
+        self._again.append(one)
+        self._wake.set()
 
     def _refuse(self, waiting: Waiting, error: Exception) -> None:
         operation, future = waiting
@@ -135,15 +249,22 @@ class Engine:
         if not future.done():
             future.set_exception(error)
 
-    async def _beat(self, waiting: Sequence[Waiting]) -> None:
+    async def _beat(self, waiting: Sequence[Waiting], held: frozenset[str]) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         try:
+            if held and self._shared is not None:
+                await self._shared.hold(held)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
             world.changes.runs = list(world.touched.values())
-            if not world.changes.is_empty:
+            if world.changes.is_empty:
+                await self.store.release()
+            else:
                 await self.store.commit(world.changes)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Conflict):
+                error.run_ids = frozenset(world.touched)
+            await self.store.release()
             for run_id in world.runs:
                 self._cache.drop(run_id)
             # In reverse, so that each gets back the place that it had.
@@ -198,7 +319,10 @@ class Engine:
         wanted: dict[str, None] = {}
         instances = []
         receipts = []
+        workers: dict[WorkerKey, None] = {}
         for operation in operations:
+            if self._shared is not None:
+                workers.update(dict.fromkeys(operation.workers()))
             for run_id in operation.run_ids():
                 wanted[run_id] = None
             if operation.looks_around:
@@ -218,24 +342,33 @@ class Engine:
                 wanted[run_id] = None
         if receipts:
             world.receipts.update(await self.store.find_receipts(receipts))
+        if self._shared is not None and workers:
+            world.learn_workers(workers, await self._shared.find_workers(workers))
         missing = []
+        held: dict[str, Run] = {}
         for run_id in wanted:
             if run_id in world.runs:
                 continue
             run = self._cache.find(run_id)
             if run is None:
                 missing.append(run_id)
-            else:
+            elif self._shared is None:
                 world.runs[run_id] = run
+            else:
+                # Another node may have gone on with it.
+                missing.append(run_id)
+                held[run_id] = run
         if missing:
-            for run in await self._load_runs(world, missing):
+            for run in await self._load_runs(world, missing, held):
                 world.runs[run.run_id] = run
 
-    async def _load_runs(self, world: World, run_ids: Sequence[str]) -> list[Run]:
+    async def _load_runs(
+        self, world: World, run_ids: Sequence[str], held: dict[str, Run]
+    ) -> list[Run]:
         """Runs from disk. One that cannot be read does not keep the others from being read."""
         try:
-            return await self.store.load_runs(run_ids)
-        except Unavailable:
+            return await self.store.load_runs(run_ids, held)
+        except (Unavailable, Conflict):
             raise
         except Exception:
             if len(run_ids) == 1:
@@ -244,7 +377,7 @@ class Engine:
                 return []
         loaded = []
         for run_id in run_ids:
-            loaded += await self._load_runs(world, [run_id])
+            loaded += await self._load_runs(world, [run_id], {})
         return loaded
 
     @staticmethod
@@ -254,29 +387,43 @@ class Engine:
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
-            before = self.workers.get(worker_key)
-            if before is not None and _ended(before, worker):
-                self._matcher.registration_ended(before)
-            if worker is None:
-                self.workers.pop(worker_key, None)
-            else:
-                self.workers[worker_key] = worker
+            if self._note_worker(worker_key, worker) and self._herald is not None:
+                self._herald.registered(worker_key)
         for key, names in world.exhausted:
             self._matcher.exhausted(key, names)
         for run in world.runs.values():
             if run.run_id in world.touched:
-                for key, name, is_ready in ready_tasks(run):
-                    if is_ready:
+                if run.unsaved.ready:
+                    for _, key, name in ready_tasks(run):
                         self._matcher.offered(key, name)
+                        if self._herald is not None:
+                            self._herald.offered(key, name)
                 if run.due_at is not None and run.due_at != run.unsaved.due_at:
                     self._on_due(run.due_at)
-                run.unsaved = Unsaved()
-                run.unsaved.due_at = run.due_at
+                run.mark_saved()
             self._cache.keep(run)
+
+    def _note_worker(self, key: WorkerKey, worker: Worker | None) -> bool:
+        """Take a registration in; whether it is a new one, and not only a sign of life."""
+        before = self.workers.get(key)
+        has_ended = before is not None and _ended(before, worker)
+        if before is not None and has_ended:
+            self._matcher.registration_ended(before)
+        if worker is None:
+            self.workers.pop(key, None)
+        else:
+            self.workers[key] = worker
+        return has_ended or before is None
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
             self._on_change(run)
+            if self._herald is not None:
+                self._herald.changed(run.run_id)
+
+
+def _busy() -> Unavailable:
+    return Unavailable("storage_busy", "somebody else holds what this needs")
 
 
 def _ended(before: Worker, after: Worker | None) -> bool:

@@ -63,12 +63,15 @@ def _trim(run: Run) -> None:
     if run.is_closed:
         # Nobody replays a closed run from here; readers take its history from disk.
         run.events, run.events_bytes, run.arguments = [], 0, b"null"
+        run.opening, run.opening_bytes = [], 0
         return
     if run.plain_input is not None:
         # Its start events may still be encoded anew, so they stay until the first lease.
         return
     while run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
         half = max(len(run.events) // 2, 1)
+        if run.events_first == 1:
+            run.keep_opening(run.events)
         gone, run.events = run.events[:half], run.events[half:]
         run.events_bytes -= sum(map(len, gone))
 
@@ -79,5 +82,7 @@ def _size(run: Run) -> int:
         if len(run.operations) < 50
         else _OPERATION_BYTES * len(run.operations)
     )
-    inbox = sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
-    return _RUN_BYTES + run.events_bytes + len(run.arguments) + operations + inbox
+    size = _RUN_BYTES + run.events_bytes + run.opening_bytes + len(run.arguments) + operations
+    if run.inbox:
+        size += sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
+    return size

@@ -27,6 +27,9 @@ class LeaseRecovery(Operation):
         self._worker_id = worker_id
         self._held: list[LeasedTask] = []
 
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        return ((self._namespace, self._worker_id),)
+
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         self._held = await store.find_leases(self._namespace, self._worker_id)
         return tuple(task.run_id for task in self._held)
@@ -101,6 +104,9 @@ class HeartbeatWorker(Operation):
         self._worker_id = worker_id
         self._report = report
 
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        return ((self._namespace, self._worker_id),)
+
     def decide(self, world: World) -> Worker:
         known = world.find_worker(self._namespace, self._worker_id)
         if known is None or known.deregistered_at is not None:
@@ -143,6 +149,22 @@ class DeregisterWorker(LeaseRecovery):
         return worker
 
 
+class LookUpWorker(Operation):
+    """A registration that another node may have taken."""
+
+    __slots__ = ("_key",)
+    name = "look_up_worker"
+
+    def __init__(self, key: tuple[str, str]) -> None:
+        self._key = key
+
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        return (self._key,)
+
+    def decide(self, world: World) -> Worker | None:
+        return world.find_worker(*self._key)
+
+
 class ForgetWorkers(Operation):
     """Registrations that ended long ago."""
 
@@ -152,10 +174,14 @@ class ForgetWorkers(Operation):
     def __init__(self, keys: list[tuple[str, str]]) -> None:
         self._keys = keys
 
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self._keys)
+
     def decide(self, world: World) -> None:
         for namespace, worker_id in self._keys:
             known = world.find_worker(namespace, worker_id)
-            if known is not None and is_forgettable(known, world.moment.now):
+            # One that is gone already was forgotten by another node.
+            if known is None or is_forgettable(known, world.moment.now):
                 world.changes.workers[(namespace, worker_id)] = None
 
 

@@ -1,7 +1,5 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
-from collections.abc import Iterator
-
 from perdure.core.fleet.contract import declared_validators
 from perdure.core.fleet.routing import routing_name
 from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
@@ -23,13 +21,9 @@ class Granting:
     def match(self, world: World, matcher: Matcher) -> None:
         """Let the tasks that became ready in this beat meet parked pollers."""
         for run in list(world.touched.values()):
-            if not any(run.unsaved.ready.values()):
+            if not run.unsaved.ready:
                 continue
-            for place, (key, name, is_ready) in zip(
-                list(run.unsaved.ready), list(ready_tasks(run)), strict=True
-            ):
-                if not is_ready:
-                    continue
+            for place, key, name in ready_tasks(run):
                 poller = matcher.reserve(key, name)
                 if poller is not None:
                     self.grant(world, run, place, poller)
@@ -82,18 +76,21 @@ def still_holds(grant: Grant) -> bool:
     return activity.attempt == grant.attempt
 
 
-def ready_tasks(run: Run) -> Iterator[tuple[QueueKey, str, bool]]:
-    """Where each changed task of a run waits, its name, and whether it is ready."""
+def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
+    """The tasks of a run that became ready: their place, where they wait, and their name."""
+    found = []
     for place, is_ready in run.unsaved.ready.items():
+        if not is_ready:
+            continue
         if place == WORKFLOW_TASK:
-            yield QueueKey(run.namespace, run.queue, "workflow"), task_name(run), is_ready
+            key = QueueKey(run.namespace, run.queue, "workflow")
+            found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):
             key = QueueKey(run.namespace, activity.queue, "activity")
-            yield key, routing_name(activity.activity_type, run.build_id), is_ready
-        else:
-            yield QueueKey(run.namespace, run.queue, "activity"), "", False
+            found.append((place, key, routing_name(activity.activity_type, run.build_id)))
+    return found
 
 
 def is_ready(run: Run, place: int) -> bool:

@@ -20,6 +20,9 @@ class Operation:
     looks_around: ClassVar[bool] = False
     """Whether `prepare` has anything to do; most operations name what they need."""
 
+    takes_rows: ClassVar[bool] = False
+    """Whether `prepare` takes rows that no other node shall decide on meanwhile."""
+
     def run_ids(self) -> tuple[str, ...]:
         """Runs that must be loaded."""
         return ()
@@ -30,6 +33,10 @@ class Operation:
 
     def receipts(self) -> tuple[ReceiptKey, ...]:
         """Earlier answers that must be known."""
+        return ()
+
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        """Registrations that must be known: namespace and worker id."""
         return ()
 
     async def prepare(self, store: Store, world: "World") -> tuple[str, ...]:

@@ -56,9 +56,11 @@ class CompleteWorkflowTask(TaskOperation):
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
+        before = run.last_task
         receipt = complete_task(run, world.moment, self._report, self._commands)
-        world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        if receipt is not before:
+            world.changed(run)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class FailWorkflowTask(TaskOperation):
@@ -82,6 +84,7 @@ class FailWorkflowTask(TaskOperation):
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
+        before = run.last_task
         receipt = fail_task(
             run,
             world.moment,
@@ -89,8 +92,9 @@ class FailWorkflowTask(TaskOperation):
             failure_type=self._failure_type,
             message=self._message,
         )
-        world.changed(run)
-        return TaskCompleted(run.run_id, run.status.value, receipt)
+        if receipt is not before:
+            world.changed(run)
+        return TaskCompleted(run.run_id, str(run.status), receipt)
 
 
 class Renewed(Struct, frozen=True):
@@ -118,7 +122,7 @@ class RenewWorkflowTask(TaskOperation):
         )
         expires_at = renew_task(run, world.moment, task, self._timeout)
         world.changed(run)
-        return Renewed(expires_at, run.status.value)
+        return Renewed(expires_at, str(run.status))
 
 
 class Page(Struct, frozen=True):
@@ -154,7 +158,8 @@ def page_of(run: Run, *, after: int, limit: int) -> Page:
     """A page from memory, if memory reaches back that far."""
     first = run.events_first
     if after + 1 < first:
-        return Page(None, run.history_count)
+        known = run.opening[after : after + limit]
+        return Page(known if len(known) == limit else None, run.history_count)
     start = after + 1 - first
     return Page(run.events[start : start + limit], run.history_count)
 

@@ -1,6 +1,6 @@
 """What one beat knows and changes: loaded runs, new facts, and what follows from them."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
@@ -43,6 +43,8 @@ class World:
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
         self._workers = workers
+        # Registrations as a shared store has them; what memory has may be old.
+        self._learned: dict[tuple[str, str], Worker | None] = {}
         self._follow = follow
 
     # Finding -------------------------------------------------------------------------------------
@@ -73,7 +75,20 @@ class World:
         key = (namespace, worker_id)
         if key in self.changes.workers:
             return self.changes.workers[key]
+        if key in self._learned:
+            return self._learned[key]
         return self._workers.get(key)
+
+    def learn_workers(
+        self,
+        keys: Iterable[tuple[str, str]],
+        found: Mapping[tuple[str, str], tuple[int, Worker]],
+    ) -> None:
+        """Take in registrations from a shared store."""
+        for key in keys:
+            revision, worker = found.get(key, (0, None))
+            self._learned[key] = worker
+            self.changes.worker_revisions[key] = revision
 
     def live_workers(self, place: Place) -> list[Worker]:
         """Those who could work on a run there."""

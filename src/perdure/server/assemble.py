@@ -1,12 +1,18 @@
 """The parts list: the one place where real things are built."""
 
+from collections.abc import Coroutine
+from typing import Any
+
 from perdure import __version__
-from perdure.clock import Clock, SystemClock
+from perdure.clock import Clock, FollowingClock, SystemClock
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
 from perdure.core.run.state import Run
+from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
@@ -16,6 +22,7 @@ from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
+from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -26,9 +33,10 @@ from perdure.protocols.durable_workflow.surfaces import (
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
-from perdure.server.settings import Settings, sqlite_path
-from perdure.store.interface import Store
-from perdure.store.sqlite.store import SqliteStore
+from perdure.server.neighbours import Neighbours
+from perdure.server.settings import Settings, is_postgres
+from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
+from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
 from perdure.web.routing import Router
@@ -40,9 +48,11 @@ class Server:
     def __init__(
         self, settings: Settings, *, store: Store | None = None, clock: Clock | None = None
     ) -> None:
-        clock = SystemClock() if clock is None else clock
+        if clock is None:
+            clock = FollowingClock(SystemClock()) if is_postgres(settings.store) else SystemClock()
         ids = IdSource(clock.now)
-        self.store: Store = SqliteStore(sqlite_path(settings.store)) if store is None else store
+        node_id = ids.ulid()
+        self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
         self.yard = PollerYard()
         self.watchers = Watchers()
         self.update_waiters = UpdateWaiters()
@@ -52,6 +62,18 @@ class Server:
             workflow_timeout=settings.workflow_lease_timeout,
             activity_timeout=settings.activity_lease_timeout,
         )
+        self.neighbours: Neighbours | None = None
+        if (among := shared(self.store)) is not None:
+            self.neighbours = Neighbours(
+                node_id=node_id,
+                clock=clock,
+                store=among,
+                wire=make_hint_wire(settings),
+                parcels=make_parcel_wire(settings, node_id=node_id),
+                yard=self.yard,
+                watchers=self.watchers,
+                update_waiters=self.update_waiters,
+            )
         self.engine = Engine(
             store=self.store,
             clock=clock,
@@ -61,8 +83,25 @@ class Server:
             cache=self.cache,
             on_change=self._changed,
             on_due=self.deadlines.arm,
+            herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.polling = Polling(self.engine, self.yard, granting)
+        post = None if self.neighbours is None else self.neighbours.post
+        self.desk = QueryDesk(
+            clock,
+            ids,
+            query_rules(settings),
+            on_due=self.deadlines.arm,
+            node="" if post is None else node_id,
+            remote=post,
+        )
+        self.yard.on_registration_ended(self.desk.registration_ended)
+        self.deadlines.also(self.desk.pass_time)
+        asking = Asking(self.engine, self.desk)
+        if self.neighbours is not None:
+            self.neighbours.connect(self.engine, self.polling)
+            self.neighbours.connect_desk(self.desk)
+            asking.connect(self.neighbours.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -77,6 +116,16 @@ class Server:
             ids,
             self.watchers,
             control_surface,
+            poll_timeout=settings.poll_timeout,
+            can_query=asking.can_ask,
+        )
+        queries = QueryPlane(
+            self.engine,
+            asking,
+            self.desk,
+            clock,
+            control_surface.of("query"),
+            worker_surface,
             poll_timeout=settings.poll_timeout,
         )
         worker = WorkerPlane(
@@ -104,7 +153,17 @@ class Server:
         )
         discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
         self.app = Application(
-            Router(routes(control, worker, discovery, updates, worker_surface, discovery_surface)),
+            Router(
+                routes(
+                    control,
+                    worker,
+                    queries,
+                    updates,
+                    discovery,
+                    worker_surface,
+                    discovery_surface,
+                )
+            ),
             authenticator(settings),
             surface_of=surface_of(control_surface, worker_surface, discovery_surface),
             translate=translate,
@@ -115,19 +174,44 @@ class Server:
     async def open(self) -> None:
         """Open the store and load what must be known before the first request."""
         await self.store.open()
+        if self.neighbours is not None:
+            await self.neighbours.open()
         self.namespaces.known.update(await self.store.load_namespaces())
         await self.engine.open()
         await self.polling.open()
 
+    def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """What runs beside the beat for as long as the server lives."""
+        loops = [("deadlines", self.deadlines.run(self.engine))]
+        return loops if self.neighbours is None else loops + self.neighbours.loops()
+
+    async def close(self) -> None:
+        """Let go of the store."""
+        if self.neighbours is not None:
+            await self.neighbours.close()
+        await self.store.close()
+
     def drain(self) -> None:
         """Answer everybody who only waits."""
         self.yard.release_all()
+        self.desk.release_all()
         self.watchers.release_all()
         self.update_waiters.release_all()
 
     def _changed(self, run: Run) -> None:
-        self.watchers.changed(run)
+        self.watchers.changed(run.run_id)
         self.update_waiters.changed(run)
+
+
+def query_rules(settings: Settings) -> QueryRules:
+    """How long queries last, and how many may wait."""
+    return QueryRules(
+        timeout=settings.query_wait,
+        lease_timeout=settings.query_lease_timeout or settings.workflow_lease_timeout,
+        remembered=settings.query_remembered,
+        pending_max=settings.queries_pending_max,
+        polls_max=settings.query_polls_max,
+    )
 
 
 def authenticator(settings: Settings) -> Authenticator:

@@ -17,22 +17,25 @@ DRAIN_SECONDS = 10
 log = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings) -> None:
-    """Run until SIGTERM or SIGINT."""
+async def serve(settings: Settings, listener: socket.socket | None = None) -> None:
+    """Run until SIGTERM or SIGINT, on a socket of our own or one that a supervisor gave us."""
+    supervised = listener is not None
     server = Server(settings)
     await server.open()
     try:
-        listener = _listen(settings.host, settings.port)
+        if listener is None:
+            listener = open_listener(settings.host, settings.port)
         async with asyncio.TaskGroup() as group:
             beat = group.create_task(server.engine.run(), name="beat")
             _spare_the_collector()
-            deadlines = group.create_task(server.deadlines.run(server.engine), name="deadlines")
-            await _listen_and_serve(server, listener)
-            deadlines.cancel()
+            loops = [group.create_task(work, name=name) for name, work in server.loops()]
+            await _listen_and_serve(server, listener, supervised=supervised)
+            for loop in loops:
+                loop.cancel()
             server.engine.stop()
             await beat
     finally:
-        await server.store.close()
+        await server.close()
 
 
 def _spare_the_collector() -> None:
@@ -42,11 +45,25 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int) -> socket.socket:
+    """A socket of our own."""
+    return _listen(host, port, shares_port=False)
+
+
+def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
+    """Several sockets on one port that nobody else has."""
+    with open_listener(host, port) as probe:
+        port = probe.getsockname()[1]
+    return [_listen(host, port, shares_port=True) for _ in range(count)]
+
+
+def _listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shares_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((host, port))
         listener.listen(4096)
         listener.setblocking(False)
@@ -56,7 +73,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _listen_and_serve(server: Server, listener: socket.socket) -> None:
+async def _listen_and_serve(server: Server, listener: socket.socket, *, supervised: bool) -> None:
     connections = Connections(server.app)
     accepting = await listen(connections, listener)
     sweeping = asyncio.create_task(connections.sweep(), name="sweep")
@@ -64,9 +81,14 @@ async def _listen_and_serve(server: Server, listener: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if supervised:
+        # The other end of our standard input is the supervisor: when it ends, so do we.
+        loop.add_reader(sys.stdin.fileno(), stop.set)
     host, port = listener.getsockname()[:2]
     print(f"perdure listening on http://{host}:{port}", flush=True)
     await stop.wait()
+    if supervised:
+        loop.remove_reader(sys.stdin.fileno())
     log.info("draining")
     accepting.close()
     sweeping.cancel()

@@ -8,6 +8,8 @@ from msgspec import Struct
 
 from perdure.core import limits
 
+PROCESSES_MAX = 64
+
 
 class SettingsError(Exception):
     """A setting that makes no sense, with one sentence that says why."""
@@ -19,6 +21,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: int = 8080
     store: str = "sqlite:///./perdure.db"
+    store_direct: str | None = None
+    pooler: str = "none"
+    processes: int | None = None
     auth_driver: str = "token"
     auth_token: str | None = None
     role_tokens: dict[str, str] = {}
@@ -27,15 +32,31 @@ class Settings(Struct, frozen=True, kw_only=True):
     poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
+    query_timeout: int | None = None
+    query_lease_timeout: int | None = None
+    query_remembered: int = limits.QUERY_REMEMBERED
+    queries_pending_max: int = limits.QUERIES_PENDING_MAX
+    query_polls_max: int = limits.PARKED_QUERY_POLLS_MAX
     update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
+
+    @property
+    def query_wait(self) -> int:
+        """A query outlives a poll that has just begun, but not the patience of a client."""
+        if self.query_timeout is not None:
+            return self.query_timeout
+        wait = max(self.poll_timeout + limits.QUERY_PATIENCE, limits.QUERY_TIMEOUT_MIN)
+        return min(wait, limits.QUERY_TIMEOUT_MAX)
 
 
 ENVIRONMENT: dict[str, str] = {
     "PERDURE_HOST": "address to listen on",
     "PERDURE_PORT": "port to listen on; 0 takes any free one",
-    "PERDURE_STORE": "where runs are kept, as sqlite:///path",
+    "PERDURE_STORE": "where runs are kept: sqlite:///path or postgresql://user@host/database",
+    "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
+    "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
+    "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
     "DW_AUTH_DRIVER": "token or none",
@@ -46,6 +67,11 @@ ENVIRONMENT: dict[str, str] = {
     "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
+    "DW_QUERY_TASK_TIMEOUT": "seconds that a query waits; else the poll's and 15, from 40 to 55",
+    "DW_QUERY_TASK_LEASE_TIMEOUT": "seconds of a query lease; else those of a workflow task",
+    "DW_QUERY_TASK_TTL_SECONDS": "seconds that a worker may ask how its query ended",
+    "DW_QUERY_TASK_MAX_PENDING_PER_QUEUE": "queries that may wait on one queue",
+    "DW_QUERY_TASK_POLL_MAX_CONCURRENT": "query polls that may wait",
     "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS": "seconds that a client waits for the outcome "
     "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
@@ -60,6 +86,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "host": environment.get("PERDURE_HOST") or None,
         "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
         "store": environment.get("PERDURE_STORE") or None,
+        "store_direct": environment.get("PERDURE_STORE_DIRECT") or None,
+        "pooler": _choice(environment, "PERDURE_POOLER", "none", "transaction"),
+        "processes": _integer(environment, "PERDURE_PROCESSES", 1, PROCESSES_MAX),
         "server_id": environment.get("DW_SERVER_ID") or None,
         "default_namespace": environment.get("DW_DEFAULT_NAMESPACE") or None,
         "auth_driver": environment.get("DW_AUTH_DRIVER") or None,
@@ -67,6 +96,18 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
         "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
         "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),
+        "query_timeout": _seconds(environment, "DW_QUERY_TASK_TIMEOUT", 1, 55),
+        "query_lease_timeout": _seconds(environment, "DW_QUERY_TASK_LEASE_TIMEOUT", 1, 86_400),
+        "query_remembered": _seconds(environment, "DW_QUERY_TASK_TTL_SECONDS", 1, 3_600),
+        "queries_pending_max": _integer(
+            environment, "DW_QUERY_TASK_MAX_PENDING_PER_QUEUE", 1, 10_000
+        ),
+        "query_polls_max": _integer(
+            environment,
+            "DW_QUERY_TASK_POLL_MAX_CONCURRENT",
+            1,
+            limits.PARKED_QUERY_POLLS_MAX,
+        ),
         "update_wait_timeout": _seconds(
             environment, "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS", 1, 55
         ),
@@ -97,16 +138,34 @@ def require_credentials(settings: Settings) -> None:
         )
 
 
+def is_postgres(store: str) -> bool:
+    return store.startswith(("postgresql://", "postgres://"))
+
+
+def require_store(settings: Settings) -> None:
+    """Refuse a store that makes no sense, before anything is started."""
+    direct = settings.store_direct
+    if not is_postgres(settings.store):
+        sqlite_path(settings.store)
+        if (settings.processes or 1) > 1:
+            raise SettingsError("a SQLite file belongs to one process; several need PostgreSQL")
+    if direct is not None and not is_postgres(direct):
+        raise SettingsError("PERDURE_STORE_DIRECT is postgresql://user@host/database")
+
+
 def sqlite_path(store: str) -> Path:
     """The file of a `sqlite:///path` store. Like everywhere, the path is absolute."""
     parts = urlsplit(store)
     if parts.scheme != "sqlite" or parts.netloc or parts.query:
-        raise SettingsError(f"--store is sqlite:///path/to/file.db, not {store.split(':')[0]}:…")
+        raise SettingsError(
+            "a store is sqlite:///path/to/file.db or postgresql://user@host/database, "
+            f"not {store.split(':')[0]}:…"
+        )
     path = unquote(parts.path)
     if path.startswith("/./"):
         return Path(path[1:])
     if len(path) < 2:
-        raise SettingsError("--store sqlite:/// needs the path of a file")
+        raise SettingsError("sqlite:/// needs the path of a file")
     return Path(path)
 
 
@@ -117,6 +176,15 @@ def _integer(environment: Mapping[str, str], name: str, least: int, most: int) -
     if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
         raise SettingsError(f"{name} is a number from {least} to {most}, not {text!r}")
     return int(text)
+
+
+def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | None:
+    text = environment.get(name)
+    if text is None or text == "":
+        return None
+    if text not in choices:
+        raise SettingsError(f"{name} is {' or '.join(choices)}, not {text!r}")
+    return text
 
 
 def _seconds(environment: Mapping[str, str], name: str, least: int, most: int) -> int | None:

@@ -1,7 +1,7 @@
 """What every store offers. Callers never learn which one is open."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, cast
 
 from msgspec import Struct, field
 
@@ -17,6 +17,13 @@ class Unavailable(Exception):
         self.reason = reason
         self.message = message
         self.retry_after_seconds = retry_after_seconds
+
+
+class Conflict(Exception):
+    """Another node was faster. Nothing was written: what was decided must be decided again."""
+
+    run_ids: frozenset[str] = frozenset()
+    """What the beat that lost was about to change."""
 
 
 class Instance(NamedTuple):
@@ -68,12 +75,24 @@ class LeasedTask(NamedTuple):
     place: int
 
 
+class PollLease(NamedTuple):
+    """A lease that some poll was granted."""
+
+    namespace: str
+    owner: str
+    poll_id: str
+    run_id: str
+    place: int
+
+
 class Changes(Struct):
     """Everything that one beat writes, in one transaction."""
 
     runs: list[Run] = field(default_factory=list)
     receipts: dict[ReceiptKey, Receipt] = field(default_factory=dict)
     workers: dict[tuple[str, str], Worker | None] = field(default_factory=dict)
+    worker_revisions: dict[tuple[str, str], int] = field(default_factory=dict)
+    """How often a shared store says that the changed ones were written before; 0 is never."""
 
     @property
     def is_empty(self) -> bool:
@@ -99,18 +118,30 @@ class ListCursor(NamedTuple):
 class Store(Protocol):
     """Loading and committing for the beat; reading for everybody else."""
 
+    is_shared: bool
+    """Whether other nodes write too, so that what memory holds may be old."""
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
     # For the beat alone: these see its own transaction and may not run beside a commit.
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]: ...
+    async def load_runs(self, run_ids: Collection[str], held: Mapping[str, Run] = ...) -> list[Run]:
+        """Runs as they are on disk. A held one that still is so is given back as it is."""
+        ...
+
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]: ...
     async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]: ...
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]: ...
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]: ...
-    async def commit(self, changes: Changes) -> None: ...
+    async def commit(self, changes: Changes) -> None:
+        """Write everything or nothing. Raises `Conflict` when another node was faster."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of what the beat looked at: it ends without a commit."""
+        ...
 
     # At start.
     async def load_workers(self) -> list[Worker]: ...
@@ -118,8 +149,11 @@ class Store(Protocol):
     async def load_lease_owners(self) -> list[tuple[str, str]]: ...
 
     # For readers: these see what is committed.
-    async def load_due(self, now: int, limit: int) -> list[str]: ...
-    async def find_next_due(self) -> int | None: ...
+    async def load_due(self, now: int, limit: int) -> list[str]:
+        """Targets whose deadline has come. On a shared store, nobody else gets them for a while."""
+        ...
+
+    async def find_next_due(self, now: int) -> int | None: ...
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]: ...
     async def check(self) -> None: ...
     async def read_run(self, run_id: str) -> Run | None: ...
@@ -129,3 +163,45 @@ class Store(Protocol):
     ) -> list[Run]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that other nodes use too: what they did is asked for, never assumed."""
+
+    # For the beat alone.
+    async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
+        """How many ready tasks there are, also those that another node looks at just now."""
+        ...
+
+    async def hold(self, run_ids: Collection[str]) -> None:
+        """Wait for one's turn at some runs, and keep others from them until the beat ends."""
+        ...
+
+    async def find_workers(
+        self, keys: Collection[tuple[str, str]]
+    ) -> Mapping[tuple[str, str], tuple[int, Worker]]:
+        """Registrations, each with how often it was written."""
+        ...
+
+    # Now and then.
+    async def load_changed_workers(self, since: int) -> list[Worker]: ...
+    async def find_poll_leases(
+        self, owners: Collection[str], poll_ids: Collection[str]
+    ) -> list[PollLease]: ...
+    async def read_versions(self, run_ids: Collection[str]) -> Mapping[str, int]: ...
+    async def read_clock(self) -> int:
+        """The time that all nodes go by."""
+        ...
+
+    async def note_life(self) -> None:
+        """Say that this node lives."""
+        ...
+
+    async def make_room(self) -> None:
+        """Prepare for the time to come, and forget who has not been seen for long."""
+        ...
+
+
+def shared(store: Store) -> SharedStore | None:
+    """The store as one that several nodes use, if it is one."""
+    return cast(SharedStore, store) if store.is_shared else None

@@ -5,9 +5,18 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.fleet.routing import routing_name
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import STATE_FIELDS, Message, Operation, Run
+from perdure.core.run.state import (
+    STATE_FIELDS,
+    WORKFLOW_TASK,
+    Activity,
+    Message,
+    Operation,
+    Run,
+)
 from perdure.core.run.status import RunStatus
+from perdure.core.run.task import task_name
 from perdure.store.interface import Receipt
 
 _encoder = msgspec.msgpack.Encoder()
@@ -56,7 +65,7 @@ def run_row(run: Run) -> tuple[Any, ...]:
         run.queue,
         run.run_number,
         run.started_at,
-        run.status.value,
+        str(run.status),
         run.closed_at,
         run.version,
         None if task is None or task.lease is None else task.lease.owner,
@@ -81,8 +90,21 @@ def run_of(row: tuple[Any, ...]) -> Run:
     )
     for name in STATE_FIELDS:
         setattr(run, name, getattr(state, name))
-    run.unsaved.due_at = run.due_at
+    run.mark_saved()
     return run
+
+
+def ready_row(run: Run, place: int) -> tuple[Any, ...]:
+    """The columns of a task that pollers shall find."""
+    if place == WORKFLOW_TASK:
+        assert run.task is not None
+        what = (run.queue, "workflow", task_name(run), run.priority, run.task.available_at)
+    else:
+        activity = run.operations[place]
+        assert isinstance(activity, Activity)
+        name = routing_name(activity.activity_type, run.build_id)
+        what = (activity.queue, "activity", name, run.priority, activity.available_at)
+    return (run.run_id, place, run.namespace, *what)
 
 
 def operation_of(data: bytes) -> Operation:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from perdure.web.auth import Authenticator, require_role
 from perdure.web.compression import choose, compress
 from perdure.web.message import HttpError, Request, Response, too_large
-from perdure.web.routing import PUBLIC, Router, Surface
+from perdure.web.routing import PUBLIC, Route, Router, Surface
 
 log = logging.getLogger(__name__)
 
@@ -14,7 +14,7 @@ _JSON = b"application/json"
 
 
 class Application:
-    """Answers requests by a route table."""
+    """Who is let in, and where to. What a handler says is sent by the exchange."""
 
     def __init__(
         self,
@@ -33,30 +33,30 @@ class Application:
         self._translate = translate
         self._compression_bytes_min = compression_bytes_min
 
-    async def answer(self, request: Request) -> Response:
-        """The answer to a request, whatever happens."""
-        surface: Surface | None = None
-        try:
+    def find(self, request: Request) -> Route:
+        """The route of a request whose body may be read. Raises `HttpError`."""
+        if request.refusal is not None:
+            raise request.refusal
+        if request.body:
             self._check_body(request)
-            route = self.router.find(request)
-            surface = route.surface
-            if route.roles is not PUBLIC:
-                request.principal = self._authenticator.authenticate(request)
-                require_role(request.principal, route.roles)
-            surface.admit(request)
-            response = await route.handler(request)
-        except HttpError as error:
-            surface = surface or self._surface_of(request.path)
-            response = surface.refuse(request, error)
-        except Exception as error:
-            surface = surface or self._surface_of(request.path)
-            response = surface.refuse(request, self._explain(request, error))
-        if b"accept-encoding" in request.headers:
-            self._compress(request, response)
-        return response
+        return self.router.find(request)
 
-    def _explain(self, request: Request, error: Exception) -> HttpError:
-        translated = self._translate(error)
+    def admit(self, request: Request, route: Route) -> None:
+        """Let a request in, or raise `HttpError`."""
+        if route.roles is not PUBLIC:
+            request.principal = self._authenticator.authenticate(request)
+            require_role(request.principal, route.roles)
+        route.surface.admit(request)
+
+    def refuse(self, request: Request, surface: Surface | None, error: BaseException) -> Response:
+        """The answer to a request that failed, in the shape of its family."""
+        surface = surface or self._surface_of(request.path)
+        if not isinstance(error, HttpError):
+            error = self._explain(request, error)
+        return surface.refuse(request, error)
+
+    def _explain(self, request: Request, error: BaseException) -> HttpError:
+        translated = self._translate(error) if isinstance(error, Exception) else None
         if translated is None:
             path = request.path.decode("latin-1")
             log.error("%s %s is broken", request.method, path, exc_info=error)
@@ -64,10 +64,6 @@ class Application:
         return translated
 
     def _check_body(self, request: Request) -> None:
-        if request.refusal is not None:
-            raise request.refusal
-        if not request.body:
-            return
         if len(request.body) > self.body_bytes_max:
             raise too_large(self.body_bytes_max)
         media_type = request.headers.get(b"content-type", b"")
@@ -83,7 +79,8 @@ class Application:
                 {"accepted_content_types": accepted},
             )
 
-    def _compress(self, request: Request, response: Response) -> None:
+    def compress(self, request: Request, response: Response) -> None:
+        """Make a large answer smaller for a client that reads such."""
         least = self._compression_bytes_min
         if least is None or len(response.body) < least:
             return

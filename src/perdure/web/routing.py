@@ -1,12 +1,12 @@
 """The route table: raw path segments, one policy per route, deny by default."""
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from perdure.web.message import HttpError, Request, Response
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 PUBLIC: frozenset[str] = frozenset({"*public*"})
 """The roles of a route that anybody may use; it has to be said."""
@@ -25,13 +25,18 @@ class Surface(Protocol):
 
 
 class Route(NamedTuple):
-    """A method and a path with `{name}` segments; `{name…}` takes the rest of the path."""
+    """A method and a path with `{name}` segments.
+
+    A `lean` handler runs outside of any task of its own, also inside of somebody else's. So it
+    may not use what needs one (`asyncio.timeout`, task groups, most drivers).
+    """
 
     method: str
     path: str
     roles: frozenset[str]
     surface: Surface
     handler: Handler
+    lean: bool = False
 
 
 class Router:
@@ -40,6 +45,8 @@ class Router:
     def __init__(self, routes: list[Route]) -> None:
         self.routes = routes
         self._fixed: dict[tuple[str, bytes], Route] = {}
+        # The common shape `/literal/{name}/literal`: by method and both literal ends.
+        self._framed: dict[tuple[str, bytes, bytes], tuple[str, Route]] = {}
         # By method, number of segments and, where it is literal, the last segment.
         self._open: dict[tuple[str, int, str | None], list[tuple[list[str], Route]]] = {}
         for route in routes:
@@ -47,14 +54,26 @@ class Router:
             if not any(segment.startswith("{") for segment in segments):
                 self._fixed[(route.method, route.path.encode())] = route
                 continue
+            if len(segments) > 2 and [s.startswith("{") for s in segments].count(True) == 1:
+                first, middle, end = route.path.rsplit("/", 2)
+                if middle.startswith("{"):
+                    key = (route.method, first.encode(), end.encode())
+                    self._framed.setdefault(key, (middle[1:-1], route))
             last = None if segments[-1].startswith("{") else segments[-1]
-            key = (route.method, len(segments), last)
-            self._open.setdefault(key, []).append((segments, route))
+            shape = (route.method, len(segments), last)
+            self._open.setdefault(shape, []).append((segments, route))
 
     def find(self, request: Request) -> Route:
         """The route of a request; its path parameters are set on it. 404 or 405 otherwise."""
         route = self._fixed.get((request.method, request.path))
         if route is not None:
+            return route
+        rest, _, last = request.path.rpartition(b"/")
+        first, _, middle = rest.rpartition(b"/")
+        framed = self._framed.get((request.method, first, last))
+        if framed is not None and middle and middle.isascii() and b"%" not in middle:
+            name, route = framed
+            request.params = {name: middle.decode()}
             return route
         segments = _segments(request.path)
         found = self._find_open(request.method, segments)

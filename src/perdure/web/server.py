@@ -7,14 +7,17 @@ wire protocols need and no more: keep-alive, pipelining one at a time, bounded h
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Coroutine
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 
 from perdure.web.app import Application
+from perdure.web.exchange import Exchange
 from perdure.web.message import HttpError, Request, Response, too_large
 
 HEAD_BYTES_MAX = 32_768
@@ -23,11 +26,20 @@ LINGER_SECONDS = 2
 IDLE_SECONDS = 75
 """A connection without a request in hand is closed after this silence."""
 
-_STATUS_LINES = {
-    status.value: b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\n"
-    % (status.value, status.phrase.encode())
-    for status in HTTPStatus
-}
+_METHODS = {name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "HEAD")}
+
+
+@lru_cache(maxsize=256)
+def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+    """The head of an answer up to its length. There are few, and most are sent again at once."""
+    lines = [
+        b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()),
+        b"content-type: application/json",
+        *(name + b": " + value for name, value in headers),
+    ]
+    if not keep_alive:
+        lines.append(b"connection: close")
+    return b"\r\n".join([*lines, b"content-length: "])
 
 
 class Connections:
@@ -37,15 +49,26 @@ class Connections:
         self.app = app
         self.open: set[HttpProtocol] = set()
         self.is_draining = False
-        self._answering: set[asyncio.Task[None]] = set()
+        self._handling: set[asyncio.Task[None]] = set()
+        self._answering = 0
+        self._all_answered = asyncio.Event()
 
     def protocol(self) -> "HttpProtocol":
         return HttpProtocol(self)
 
-    def start(self, answering: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(answering)
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+    def begin(self, exchange: Exchange) -> None:
+        self._answering += 1
+        exchange.start(self._spawn)
+
+    def end(self) -> None:
+        self._answering -= 1
+        if not self._answering and self.is_draining:
+            self._all_answered.set()
+
+    def _spawn(self, handling: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(handling)
+        self._handling.add(task)
+        task.add_done_callback(self._handling.discard)
 
     async def sweep(self) -> None:
         """Close silent connections, for as long as the server lives."""
@@ -63,7 +86,8 @@ class Connections:
         for protocol in list(self.open):
             protocol.close_if_idle()
         if self._answering:
-            await asyncio.wait(self._answering, timeout=seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_answered.wait(), seconds)
         for protocol in list(self.open):
             protocol.abort()
 
@@ -72,15 +96,19 @@ class HttpProtocol(asyncio.Protocol):
     """One connection."""
 
     __slots__ = (
-        "_body",
+        "_begins",
         "_body_bytes",
+        "_body_parts",
         "_busy",
+        "_clock",
         "_connections",
         "_deaf",
         "_head_bytes",
         "_headers",
+        "_is_large",
         "_parser",
         "_request",
+        "_sent",
         "_target",
         "_transport",
         "_waiting",
@@ -92,18 +120,26 @@ class HttpProtocol(asyncio.Protocol):
         self._connections = connections
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
+        self._clock = asyncio.get_running_loop().time
         self._headers: dict[bytes, bytes] = {}
         self._target = b""
-        self._body: list[bytes] = []
+        # What follows the first part of a body; most bodies have one.
+        self._body_parts: list[bytes] = []
         self._body_bytes = 0
+        # What is known of a head that comes in several parts. In a part that may be too much of
+        # it the headers are counted one by one; no other head needs that.
         self._head_bytes = 0
+        self._is_large = False
+        self._begins = False
         self._request: Request | None = None
         # The request that is being answered; later ones wait behind it.
         self._busy: Request | None = None
         self._waiting: deque[Request] = deque()
         # Set while no request is coming in or being answered.
         self.idle_since: float | None = None
-        self._writable: asyncio.Event | None = None
+        self._writable = True
+        # An answered request whose answer the client has not taken yet.
+        self._sent: Request | None = None
         # Set when what still comes in is only let run out.
         self._deaf = False
 
@@ -112,36 +148,44 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections.open.add(self)
-        self.idle_since = asyncio.get_running_loop().time()
+        self.idle_since = self._clock()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.open.discard(self)
         self._waiting.clear()
-        if self._busy is not None:
+        if self._sent is not None:
+            self._sent = None
+            self._connections.end()
+        elif self._busy is not None:
             self._busy.went_away()
-        if self._writable is not None:
-            self._writable.set()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        self._is_large = self._head_bytes + len(data) > HEAD_BYTES_MAX
+        self._begins = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if not self._deaf:
                 head = self._head_without_offer()
                 self._parser = httptools.HttpRequestParser(self)
+                self._head_bytes = 0
                 self.data_received(head + data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self._refuse_stream(400, "malformed_http", "this is not HTTP/1.1")
+        else:
+            if self._request is None:
+                self._count_part(data)
 
     def pause_writing(self) -> None:
-        self._writable = asyncio.Event()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        if self._writable is not None:
-            self._writable.set()
-            self._writable = None
+        self._writable = True
+        if self._sent is not None:
+            sent, self._sent = self._sent, None
+            self._go_on_behind(sent)
 
     def close_if_idle(self) -> None:
         if self._busy is None:
@@ -153,42 +197,50 @@ class HttpProtocol(asyncio.Protocol):
     # The parser ----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        self._begins = True
         self._headers = {}
         self._target = b""
-        self._body = []
         self._body_bytes = 0
         self._head_bytes = 0
         self._request = None
 
     def on_url(self, url: bytes) -> None:
         self._target += url
-        self._count_head(len(url))
+        if self._is_large:
+            self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head(len(name) + len(value))
+        if self._is_large:
+            self._count_head(len(name) + len(value))
         if self._request is None:
             # What follows the body is no header: it has passed a proxy unseen.
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        websocket = self._headers.get(b"upgrade", b"").lower() == b"websocket"
+        headers = self._headers
+        websocket = b"upgrade" in headers and headers[b"upgrade"].lower() == b"websocket"
         if self._deaf or (parser.should_upgrade() and not websocket):
             return
+        method = parser.get_method()
         request = self._request = Request(
-            parser.get_method().decode("latin-1"),
+            _METHODS.get(method) or method.decode("latin-1"),
             self._target,
-            self._headers,
+            headers,
             keep_alive=parser.should_keep_alive(),
         )
-        length = self._headers.get(b"content-length")
+        length = headers.get(b"content-length")
         most = self._connections.app.body_bytes_max
         if websocket:
             message = "this path cannot be upgraded"
             request.refusal = HttpError(400, "upgrade_not_supported", message)
         elif length is not None and length.isdigit() and int(length) > most:
             request.refusal = too_large(most)
-        elif self._headers.get(b"expect", b"").lower() == b"100-continue" and self._busy is None:
+        elif (
+            b"expect" in headers
+            and headers[b"expect"].lower() == b"100-continue"
+            and self._busy is None
+        ):
             # Behind an unanswered request it would be taken for the answer to that one.
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if request.refusal is not None:
@@ -198,8 +250,11 @@ class HttpProtocol(asyncio.Protocol):
         request = self._request
         if request is None or request.refusal is not None:
             return
-        self._body.append(body)
         self._body_bytes += len(body)
+        if not request.body:
+            request.body = body
+        else:
+            self._body_parts.append(body)
         most = self._connections.app.body_bytes_max
         if self._body_bytes > most:
             request.refusal = too_large(most)
@@ -209,14 +264,23 @@ class HttpProtocol(asyncio.Protocol):
         request = self._request
         if self._deaf or request is None or request.refusal is not None:
             return
-        body = self._body
-        request.body = body[0] if len(body) == 1 else b"".join(body)
+        if self._body_parts:
+            request.body = b"".join((request.body, *self._body_parts))
+            self._body_parts = []
         if self._busy is None:
             self._start(request)
         elif len(self._waiting) < PIPELINED_MAX:
             self._waiting.append(request)
         else:
             self._transport.abort()
+
+    def _count_part(self, data: bytes) -> None:
+        """The part that was received ends inside a head."""
+        if not self._begins:
+            self._count_head(len(data))
+        elif not self._is_large:
+            known = sum(len(name) + len(value) for name, value in self._headers.items())
+            self._count_head(len(self._target) + known)
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -242,36 +306,40 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._busy = request
         self.idle_since = None
-        self._connections.start(self._answer(request))
+        self._connections.begin(Exchange(self._connections.app, request, self._answer))
 
-    async def _answer(self, request: Request) -> None:
-        response = await self._connections.app.answer(request)
+    def _answer(self, request: Request, response: Response) -> None:
         if request.is_gone:
+            self._connections.end()
             return
-        keep_alive = request.keep_alive and not self._connections.is_draining
-        self._write(request, response, keep_alive=keep_alive)
-        if self._writable is not None:
-            await self._writable.wait()
+        if self._connections.is_draining:
+            request.keep_alive = False
+        self._write(request, response)
+        if self._writable:
+            self._go_on_behind(request)
+        else:
+            self._sent = request
+
+    def _go_on_behind(self, request: Request) -> None:
+        """The answer to a request is on its way: take up what follows it."""
+        self._connections.end()
         self._busy = None
         if request.refusal is not None:
             self._linger()
-        elif not keep_alive:
+        elif not request.keep_alive:
             self._transport.close()
         elif self._waiting:
             self._start(self._waiting.popleft())
         else:
-            self.idle_since = asyncio.get_running_loop().time()
+            self.idle_since = self._clock()
 
-    def _write(self, request: Request, response: Response, *, keep_alive: bool) -> None:
-        parts: list[bytes] = [_STATUS_LINES[response.status]]
-        for name, value in response.headers:
-            parts += (name, b": ", value, b"\r\n")
-        if not keep_alive:
-            parts.append(b"connection: close\r\n")
-        parts.append(b"content-length: %d\r\n\r\n" % len(response.body))
-        if request.method != "HEAD":
-            parts.append(response.body)
-        self._transport.write(b"".join(parts))
+    def _write(self, request: Request, response: Response) -> None:
+        head = _head(response.status, response.headers, request.keep_alive)
+        body = response.body
+        if request.method == "HEAD":
+            self._transport.write(b"%b%d\r\n\r\n" % (head, len(body)))
+        else:
+            self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
 
     def _linger(self) -> None:
         """Close our side, and let a client that is still sending read why before we hang up."""
@@ -298,8 +366,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         error = HttpError(status, reason, message)
         body = b'{"message":"%s","reason":"%s"}' % (error.message.encode(), error.reason.encode())
-        request = Request("GET", b"", {})
-        self._write(request, Response(status, body), keep_alive=False)
+        request = Request("GET", b"", {}, keep_alive=False)
+        self._write(request, Response(status, body))
         self._transport.close()
 
 

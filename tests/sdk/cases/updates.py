@@ -39,9 +39,9 @@ def failed() -> type[Exception]:
     return durable_workflow.UpdateFailed if since("2.12.0") else InvalidArgument
 
 
-@case("update-completed", "ledger")
+@case("update-completed", "till")
 async def update_completed(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     await run.event("ConditionWaitOpened")
 
     first = await ask(run, "add", 3)
@@ -55,9 +55,9 @@ async def update_completed(stage: Stage) -> None:
     assert told == ["UpdateAccepted", "UpdateApplied", "UpdateCompleted"] * 3
 
 
-@case("update-accepted", "ledger")
+@case("update-accepted", "till")
 async def update_accepted(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     await run.event("ConditionWaitOpened")
 
     accepted = await ask(run, "add", 3, wait_for="accepted")
@@ -69,13 +69,13 @@ async def update_accepted(stage: Stage) -> None:
     assert await run.result() == {"entries": [3], "closed_by": "ada"}
 
 
-@case("update-fails", "ledger")
+@case("update-fails", "till")
 async def update_fails(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     await run.event("ConditionWaitOpened")
 
     failure = await refused(failed(), ask(run, "add", -1))
-    assert "a ledger takes no negative entries" in str(failure)
+    assert "a till takes no negative entries" in str(failure)
     if since("2.12.0"):
         assert (failure.workflow_id, failure.run_id) == (run.workflow_id, run.run_id)
         assert failure.update_id
@@ -144,9 +144,9 @@ async def update_validator_away(stage: Stage) -> None:
         assert await run.result() == [5]
 
 
-@case("update-unknown", "ledger")
+@case("update-unknown", "till")
 async def update_unknown(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     await run.event("ConditionWaitOpened")
 
     # The 0.4 workers do not tell what they know; their code answers instead.
@@ -170,9 +170,9 @@ async def update_closed_run(stage: Stage) -> None:
     await refused(UpdateRejected, ask(run, "add", 1))
 
 
-@case("update-repeated", "ledger")
+@case("update-repeated", "till")
 async def update_repeated(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     await run.event("ConditionWaitOpened")
 
     first = await ask(run, "add", 3, request_id="once")
@@ -190,9 +190,9 @@ async def update_repeated(stage: Stage) -> None:
     assert await run.result() == {"entries": [3], "closed_by": "ada"}
 
 
-@case("update-early", "ledger", worker=False)
+@case("update-early", "till", worker=False)
 async def update_early(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     late = await ask(run, "add", 1, wait_timeout_seconds=1)
     assert (late["update_status"], late["wait_timed_out"]) == ("accepted", True)
     await run.signal("note", 2)
@@ -205,9 +205,9 @@ async def update_early(stage: Stage) -> None:
     assert told[:3] == ["StartAccepted", "WorkflowStarted", "ConditionWaitOpened"]
 
 
-@case("updates-many", "ledger")
+@case("updates-many", "till")
 async def updates_many(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
 
     answers = await asyncio.gather(*(ask(run, "add", 1) for _ in range(12)))
     assert sorted(answer["result"] for answer in answers) == list(range(1, 13))
@@ -216,9 +216,9 @@ async def updates_many(stage: Stage) -> None:
     assert await run.result() == {"entries": [1] * 12, "closed_by": "ada"}
 
 
-@case("updates-among-signals", "ledger")
+@case("updates-among-signals", "till")
 async def updates_among_signals(stage: Stage) -> None:
-    run = await stage.start("ledger")
+    run = await stage.start("till")
     for amount in range(0, 8, 2):
         await run.signal("note", amount)
         await ask(run, "add", amount + 1, wait_for="accepted")

@@ -7,12 +7,13 @@ from tests.sdk.programs import (
     markers,
     parallel,
     plain,
+    queries,
     updates,
     waits,
 )
 from tests.sdk.release import since
 
-_CHAPTERS = [activities, plain, parallel, children, waits, updates, markers, journeys]
+_CHAPTERS = [activities, plain, parallel, children, waits, updates, markers, journeys, queries]
 
 if since("2.0.0"):
     from tests.sdk.programs import selections

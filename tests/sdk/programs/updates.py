@@ -8,8 +8,8 @@ from durable_workflow import workflow
 from tests.sdk.programs.steps import Context, Steps
 
 
-@workflow.defn(name="ledger")
-class Ledger:
+@workflow.defn(name="till")
+class Till:
     """Takes entries by update and by signal until it is closed."""
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Ledger:
     @workflow.update("add")
     def add(self, amount: int) -> int:
         if amount < 0:
-            raise ValueError("a ledger takes no negative entries")
+            raise ValueError("a till takes no negative entries")
         self.entries.append(amount)
         return sum(self.entries)
 
@@ -118,5 +118,5 @@ class Relay:
         return ctx.continue_as_new(self.laps + 1)
 
 
-WORKFLOWS = (Ledger, Vault, Errand, Relay)
+WORKFLOWS = (Till, Vault, Errand, Relay)
 ACTIVITIES = ()

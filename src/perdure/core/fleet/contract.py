@@ -39,7 +39,7 @@ def live_workers(workers: Iterable[Worker], place: Place, now: int) -> list[Work
         if (worker.namespace, worker.queue) == (place.namespace, place.queue)
         and place.workflow_type in worker.workflow_types
         and worker.is_active(now)
-        and wanted in routing_names([place.workflow_type], worker.build_id)
+        and wanted in routing_names((place.workflow_type,), worker.build_id)
     ]
 
 
@@ -108,7 +108,7 @@ def validation_names(worker: Worker) -> frozenset[str]:
         for workflow_type in worker.workflow_types
         for update_name in declared_validators(worker, workflow_type) or ()
     ]
-    return routing_names(names, worker.build_id)
+    return routing_names(tuple(names), worker.build_id)
 
 
 def _names(worker: Worker, workflow_type: str, kind: str) -> list[str] | None:

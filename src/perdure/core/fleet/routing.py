@@ -1,6 +1,6 @@
 """Which workers may have a task: those that know its type, and its build if it has one."""
 
-from collections.abc import Iterable
+from functools import lru_cache
 
 
 def routing_name(name: str, build_id: str | None) -> str:
@@ -13,7 +13,8 @@ def validation_name(workflow_type: str, update_name: str) -> str:
     return f"{workflow_type}\x1f{update_name}"
 
 
-def routing_names(names: Iterable[str], build_id: str | None) -> frozenset[str]:
+@lru_cache(maxsize=64)
+def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
     """What a worker can take: free tasks of its types, and those of its own build."""
     free = frozenset(names)
     return free if build_id is None else free | {routing_name(name, build_id) for name in free}

@@ -144,23 +144,25 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
         raise InvalidCommands("a completion may close the run once")
     if endings and endings[0] != len(commands) - 1:
         raise InvalidCommands("the command that closes the run must be the last one")
+    rebase, sequence = Rebase(), run.next_sequence
     for command in commands:
         if isinstance(command, RecordVersionMarker) and not (
             command.min_supported <= command.version <= command.max_supported
         ):
             raise InvalidCommands(f"version {command.version} is outside its supported range")
-    rebase, sequence = Rebase(), run.next_sequence
-    for command in commands:
         path = getattr(command, "path", None)
         if path:
             rebase.metadata(path, sequence)
-        if not isinstance(command, (*UNNUMBERED, *TERMINAL)):
+        if not isinstance(command, _WITHOUT_SEQUENCE):
             sequence += 1
     if not is_blocked(run):
         # What a blocked worker sends again, perhaps only in part, will not be taken.
         _check_bounds(run, commands)
         rebase.require_complete()
     _check_merged(run, commands)
+
+
+_WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
 
 
 def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
@@ -175,8 +177,9 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
 
 
 def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
+    kinds = [type(command) for command in commands]
     for kind, command_type, most, name in _BOUNDS:
-        wanted = sum(isinstance(command, command_type) for command in commands)
+        wanted = kinds.count(command_type)
         if not wanted or len(run.operations) + wanted <= most:
             continue
         held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
@@ -239,6 +242,8 @@ def _close_open_wait(
     A signal wait needs no such word: it is over when a task has shown its signal to the code.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
+    if wait is None:
+        return
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
     if isinstance(wait, ConditionWait):
         # Beside a step without an outcome the code cannot have advanced, whatever it sends again.

@@ -7,6 +7,7 @@ it forward in time when it fires. So most leases come and go without touching it
 from perdure.core.limits import SECOND
 from perdure.core.run.state import (
     Activity,
+    ActivityTimeouts,
     ConditionWait,
     Operation,
     Run,
@@ -15,6 +16,8 @@ from perdure.core.run.state import (
     Timer,
     Update,
 )
+
+_NO_TIMEOUTS = ActivityTimeouts()
 
 
 def arm(run: Run, due_at: int | None) -> None:
@@ -45,6 +48,8 @@ def operation_due(operation: Operation) -> int | None:
     if operation.outcome is not None:
         return None
     if isinstance(operation, Activity):
+        if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
+            return operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
     if isinstance(operation, Timer | ConditionWait | SignalWait):
         return operation.fire_at

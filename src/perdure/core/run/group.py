@@ -119,15 +119,14 @@ def is_blocked(run: Run) -> bool:
 
     A worker that is woken nevertheless sends its open steps again; they must not be taken twice.
     """
-    if any(
-        group.mode is GroupMode.SELECT and group.winner is None for group in run.groups.values()
-    ):
-        return True
+    for group in run.groups.values():
+        if group.mode is GroupMode.SELECT and group.winner is None:
+            return True
     for sequence, operation in run.operations.items():
         if sequence == run.wait and _may_be_over(operation):
             continue
-        group = None if operation.group is None else run.groups.get(operation.group)
-        if group is None or group.mode is not GroupMode.SELECT:
+        base = operation.group
+        if base not in run.groups or run.groups[base].mode is not GroupMode.SELECT:
             return True
     return False
 

@@ -23,18 +23,25 @@ def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) ->
     """Append an event whose payload is encoded already."""
     run.history_count += 1
     event_id = moment.ids.ulid()
-    at = instant.text(moment.now)
-    head = (
-        f'{{"id":"{event_id}","sequence":{run.history_count},"event_type":"{event_type}",'
-        f'"recorded_at":"{at}","timestamp":"{at}","namespace":"{run.namespace}","payload":'
-    )
-    event = head.encode() + payload + b"}"
+    event = encode_event(run, run.history_count, event_id, event_type, moment.now, payload)
     run.events.append(event)
     run.events_bytes += len(event)
     run.history_bytes += len(event)
     run.unsaved.events.append(event)
     run.last_progress_at = moment.now
     return event_id
+
+
+def encode_event(
+    run: Run, sequence: int, event_id: str, event_type: str, at: int, payload: bytes
+) -> bytes:
+    """An event in the form in which it is kept and sent."""
+    when = instant.text(at)
+    head = (
+        f'{{"id":"{event_id}","sequence":{sequence},"event_type":"{event_type}",'
+        f'"recorded_at":"{when}","timestamp":"{when}","namespace":"{run.namespace}","payload":'
+    )
+    return head.encode() + payload + b"}"
 
 
 def held(

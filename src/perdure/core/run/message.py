@@ -3,8 +3,9 @@
 from perdure.core import limits
 from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
 from perdure.core.run.deadline import arm
+from perdure.core.run.history import encode, encode_event
 from perdure.core.run.moment import Moment
-from perdure.core.run.settle import settle
+from perdure.core.run.settle import settle, signal_members
 from perdure.core.run.state import Message, Run, Signal, Update
 
 
@@ -96,3 +97,20 @@ def _put(run: Run, moment: Moment, message: Message) -> None:
     run.unsaved.inbox.add(run.inbox_next)
     run.inbox_next += 1
     settle(run, moment)
+
+
+def show_waiting_signals(run: Run) -> list[bytes]:
+    """The signals that wait in the inbox, as the events that history will have of them.
+
+    For questions only: who has sent a signal and then asks shall be answered by code that has
+    seen it. What they are is settled when they enter history.
+    """
+    if run.is_closed:
+        return []
+    shown = []
+    waiting = [message for _, message in sorted(run.inbox.items()) if isinstance(message, Signal)]
+    for sequence, signal in enumerate(waiting, start=run.history_count + 1):
+        members = {k: v for k, v in signal_members(run, signal).items() if v is not None}
+        at, payload = signal.received_at, encode(members)
+        shown.append(encode_event(run, sequence, signal.signal_id, "SignalReceived", at, payload))
+    return shown

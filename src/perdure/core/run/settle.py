@@ -7,7 +7,7 @@ as it may. It runs after every change of a run.
 
 from typing import Any
 
-from perdure.core.run.history import Raw, held, record, record_encoded
+from perdure.core.run.history import held, raw, record, record_encoded
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
     Activity,
@@ -220,19 +220,7 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     if isinstance(wait, SignalWait) and bound:
         wait_id = wait.wait_id
     record(
-        run,
-        moment,
-        "SignalReceived",
-        {
-            "workflow_command_id": signal.command_id,
-            "signal_id": signal.signal_id,
-            "workflow_instance_id": run.workflow_id,
-            "workflow_run_id": run.run_id,
-            "signal_name": signal.name,
-            "signal_wait_id": wait_id,
-            "arguments": None if signal.arguments is None else Raw(signal.arguments),
-            "payload_codec": "avro",
-        },
+        run, moment, "SignalReceived", {**signal_members(run, signal), "signal_wait_id": wait_id}
     )
     if isinstance(wait, SignalWait) and bound:
         _bind(run, moment, wait, signal)
@@ -241,6 +229,19 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
         run.unapplied.append(signal)
     if isinstance(wait, ConditionWait) or not run.operations:
         request_task(run, moment, _signal_resume(signal, None))
+
+
+def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
+    """What history tells of a received signal."""
+    return {
+        "workflow_command_id": signal.command_id,
+        "signal_id": signal.signal_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "signal_name": signal.name,
+        "arguments": raw(signal.arguments),
+        "payload_codec": "avro",
+    }
 
 
 def _apply_kept_signal(run: Run, moment: Moment) -> None:

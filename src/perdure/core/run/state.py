@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
+from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
@@ -327,11 +328,14 @@ class Unsaved:
         "operations",
         "ready",
         "rewritten",
+        "was_closed",
         "withdrawn",
     )
 
     def __init__(self) -> None:
         self.created = False
+        # Whether the run was closed already when the disk last had it.
+        self.was_closed = False
         # The deadline that the disk has.
         self.due_at: int | None = None
         # What must follow for other runs, in the same beat.
@@ -345,6 +349,17 @@ class Unsaved:
         self.withdrawn: set[int] = set()
         # A first chunk of history that was encoded anew before anybody saw it.
         self.rewritten: bytes | None = None
+
+    def clear(self) -> None:
+        """Forget what was to be written."""
+        self.created = False
+        self.effects.clear()
+        self.events.clear()
+        self.operations.clear()
+        self.inbox.clear()
+        self.ready.clear()
+        self.withdrawn.clear()
+        self.rewritten = None
 
 
 class Run(Struct):
@@ -409,6 +424,9 @@ class Run(Struct):
     # The encoded events that memory holds: the newest ones, without a gap.
     events: list[bytes] = field(default_factory=list)
     events_bytes: int = 0
+    # Of a history that is too long for memory: its first events, without a gap.
+    opening: list[bytes] = field(default_factory=list)
+    opening_bytes: int = 0
     unsaved: Unsaved = field(default_factory=Unsaved)
 
     @property
@@ -423,6 +441,24 @@ class Run(Struct):
     @property
     def codec(self) -> str:
         return "avro"
+
+    def keep_opening(self, events: list[bytes]) -> None:
+        """Hold the first events of the history, within a bound, apart from the others.
+
+        Every poll asks for the first page, also that of a worker that knows it and wants the tail.
+        """
+        self.opening, self.opening_bytes = [], 0
+        for event in events[:HISTORY_PAGE_SIZE_MAX]:
+            if self.opening_bytes + len(event) > RUN_OPENING_CACHE_BYTES_MAX:
+                return
+            self.opening.append(event)
+            self.opening_bytes += len(event)
+
+    def mark_saved(self) -> None:
+        """The disk has everything."""
+        self.unsaved.clear()
+        self.unsaved.due_at = self.due_at
+        self.unsaved.was_closed = self.is_closed
 
 
 ROW_FIELDS = (
@@ -439,7 +475,16 @@ ROW_FIELDS = (
 )
 """Columns of the run table, in order."""
 
-BESIDE_FIELDS = ("arguments", "operations", "inbox", "events", "events_bytes", "unsaved")
+BESIDE_FIELDS = (
+    "arguments",
+    "operations",
+    "inbox",
+    "events",
+    "events_bytes",
+    "opening",
+    "opening_bytes",
+    "unsaved",
+)
 """Loaded from elsewhere; never part of the row."""
 
 STATE_FIELDS = tuple(

@@ -197,6 +197,40 @@ class ActivityHeartbeatBody(AttemptLease):
     details: dict[str, Any] | None = None
 
 
+class QueryBody(Body):
+    input: Absent = UNSET
+
+
+class QueryPollBody(Body):
+    worker_id: Name255
+    task_queue: Name255
+    poll_request_id: OptionalName = None
+    timeout_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
+    build_id: OptionalName = None
+
+
+class QueryLeaseBody(Body):
+    lease_owner: Name255
+    query_task_attempt: Annotated[int, Meta(ge=1)]
+
+
+class CompleteQueryBody(QueryLeaseBody):
+    result: Absent = UNSET
+    result_envelope: Absent = UNSET
+
+
+class QueryFailureBody(Struct):
+    message: str
+    reason: str | None = None
+    type: str | None = None
+    stack_trace: str | None = None
+    validation_errors: dict[str, Any] | None = None
+
+
+class FailQueryBody(QueryLeaseBody):
+    failure: QueryFailureBody
+
+
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 

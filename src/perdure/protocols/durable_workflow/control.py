@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import UNSET, Raw
@@ -34,12 +35,10 @@ from perdure.engine.control import (
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import check_search_attributes
+from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
-    is_envelope,
-    require_envelope,
-    require_plain,
     require_storable,
 )
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
@@ -59,8 +58,10 @@ class ControlPlane:
         surface: ControlSurface,
         *,
         poll_timeout: int,
+        can_query: Callable[[Run], bool],
     ) -> None:
         self._engine = engine
+        self._can_query = can_query
         self._clock = clock
         self._ids = ids
         self._watchers = watchers
@@ -121,7 +122,7 @@ class ControlPlane:
             # The SDKs send both with defaults; the shorter one simply rules.
             run_timeout = execution
         queue = body.task_queue or "default"
-        arguments, plain = command_input(body.input, "input")
+        arguments, plain = read_input(body.input, "input")
         frame = Frame.VALUE
         if arguments is not None:
             frame = frame_of_envelope(arguments) or Frame.VALUE
@@ -205,7 +206,7 @@ class ControlPlane:
     ) -> Response:
         run = await self._engine.store.read_run(run_id)
         assert run is not None
-        view = await views.description(self._engine.store, run, siblings)
+        view = await views.description(self._engine.store, run, siblings, can_query=self._can_query)
         return self.surfaces[operation].answer(request, 200, view)
 
     async def list_runs(self, request: Request) -> Response:
@@ -265,9 +266,9 @@ class ControlPlane:
     # Commanding ----------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
-        name = operation_name(request.params["name"], "signal_name")
+        name = require_operation_name(request.params["name"], "signal_name")
         body = bodies.decode(request.body, bodies.SignalBody)
-        arguments, plain = command_input(body.input, "input")
+        arguments, plain = read_input(body.input, "input")
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)
@@ -335,31 +336,6 @@ async def encode_for_run(store: Store, target: CommandTarget, plain: bytes) -> b
     """Plain arguments in the frame of the run that will read them."""
     runs = await store.read_instance(target.instance)
     return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
-
-
-def command_input(raw: bodies.Absent, field: str) -> tuple[bytes | None, bytes | None]:
-    """An envelope, or plain JSON, or neither."""
-    if raw is UNSET:
-        return None, None
-    encoded = bytes(raw)
-    if encoded == b"null":
-        return None, None
-    if is_envelope(encoded):
-        return require_envelope(encoded, field), None
-    if encoded[:1] not in (b"[", b"{"):
-        raise InvalidRequest(field, "must be a list, an object or an envelope")
-    # Checked for both frames, so that encoding it later cannot fail.
-    require_plain(encoded, field)
-    return None, encoded
-
-
-def operation_name(name: str, field: str) -> str:
-    """A name that may stand in a path and in history."""
-    if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
-        raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
-    if any(ord(character) < 32 or ord(character) == 127 for character in name):
-        raise InvalidRequest(field, "must not hold control characters")
-    return name
 
 
 def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:

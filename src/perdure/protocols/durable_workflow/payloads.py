@@ -99,6 +99,14 @@ def frame_of_envelope(encoded: bytes) -> Frame | None:
         return None
 
 
+def blob_of_envelope(encoded: bytes) -> str | None:
+    """The blob of an inline envelope."""
+    try:
+        return _inline_decoder.decode(encoded).blob
+    except msgspec.DecodeError:
+        return None
+
+
 def open_envelope(encoded: bytes | None) -> tuple[bool, Value]:
     """Whether the value inside could be read, and the value."""
     if encoded is None or encoded == b"null":

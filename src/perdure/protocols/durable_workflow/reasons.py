@@ -52,6 +52,23 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.WorkflowDefinitionChanged: 409,
     r.RegistrationReplaced: 409,
     r.LongPollCapacityExhausted: 429,
+    r.UnknownQuery: 404,
+    r.InvalidQueryArguments: 422,
+    r.QueryRejected: 409,
+    r.QueryWorkflowStateUnavailable: 409,
+    r.QueryWorkflowTypeNotRegistered: 409,
+    r.QueryPayloadDecodeFailed: 409,
+    r.QueryResultEncodeFailed: 409,
+    r.QueryResultCompletionFailed: 409,
+    r.QueryWorkerUnavailable: 409,
+    r.QueryWorkerIncompatible: 409,
+    r.QueryWorkerTimeout: 504,
+    r.QueryTaskQueueFull: 429,
+    r.QueryTaskQueueUnavailable: 503,
+    r.QueryTaskNotFound: 404,
+    r.QueryTaskNotLeased: 409,
+    r.QueryTaskTimedOut: 409,
+    r.QueryTaskAttemptMismatch: 409,
 }
 
 DOOR_REASONS: dict[str, int] = {
@@ -76,6 +93,7 @@ STORE_REASONS: dict[str, int] = {
     "storage_error": 503,
     "storage_read_only": 503,
     "storage_corrupt": 503,
+    "storage_unavailable": 503,
     "server_overloaded": 503,
 }
 """The world failed; nothing was changed and trying again may help."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
+from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -21,8 +22,9 @@ OPERATOR = frozenset({"operator", "admin"})
 def routes(
     control: ControlPlane,
     worker: WorkerPlane,
-    discovery: Discovery,
+    queries: QueryPlane,
     updates: Updates,
+    discovery: Discovery,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -30,12 +32,13 @@ def routes(
     at = control.surfaces
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
     tasks, activities = "/api/worker/workflow-tasks", "/api/worker/activity-tasks"
+    query, asking = "/api/worker/query-tasks/{query_task_id}", queries.surface
     validations = "/api/worker/update-validation-tasks"
     table = [
-        Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health),
+        Route("GET", "/api/health", PUBLIC, discovery_surface, discovery.health, lean=True),
         Route("GET", "/api/ready", PUBLIC, discovery_surface, discovery.ready),
         Route("GET", "/api/cluster/info", ANY_ROLE, discovery_surface, discovery.cluster_info),
-        Route("POST", "/api/workflows", OPERATOR, at["start"], control.start),
+        Route("POST", "/api/workflows", OPERATOR, at["start"], control.start, lean=True),
         Route("GET", "/api/workflows", OPERATOR, at["list"], control.list_workflows),
         Route("GET", flow, OPERATOR, at["describe"], control.describe),
         Route("GET", f"{flow}/runs", OPERATOR, at["list_runs"], control.list_runs),
@@ -45,6 +48,7 @@ def routes(
     for base in (flow, run):
         table += [
             Route("POST", f"{base}/signal/{{name}}", OPERATOR, at["signal"], control.signal),
+            Route("POST", f"{base}/query/{{name}}", OPERATOR, asking, queries.ask),
             Route("POST", f"{base}/update/{{name}}", OPERATOR, updates.surface, updates.update),
             Route("POST", f"{base}/cancel", OPERATOR, at["cancel"], control.cancel),
             Route("POST", f"{base}/terminate", OPERATOR, at["terminate"], control.terminate),
@@ -69,6 +73,13 @@ def routes(
         ("POST", f"{activities}/{{task_id}}/renew-lease", worker.renew_activity),
         ("POST", f"{activities}/{{task_id}}/complete", worker.complete_activity),
         ("POST", f"{activities}/{{task_id}}/fail", worker.fail_activity),
+    ):
+        table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
+    for method, path, handler in (
+        ("POST", "/api/worker/query-tasks/poll", queries.poll),
+        ("GET", f"{query}/status", queries.show),
+        ("POST", f"{query}/complete", queries.complete),
+        ("POST", f"{query}/fail", queries.fail),
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler))
     return table

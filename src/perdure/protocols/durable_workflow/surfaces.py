@@ -20,6 +20,9 @@ from perdure.web.message import HttpError, Request, Response
 
 encode = msgspec.json.encode
 
+_NAMED_OPERATIONS = frozenset({"signal", "query", "update"})
+"""Those that call something of the workflow by its name."""
+
 CONTROL_HEADER = b"x-durable-workflow-control-plane-version"
 WORKER_HEADER = b"x-durable-workflow-protocol-version"
 
@@ -57,8 +60,11 @@ class Namespaces:
         self.known: set[str] = set()
 
     def resolve(self, request: Request) -> str:
-        asked = request.header(b"x-namespace") or request.query.get("namespace") or self.default
-        namespace = asked.lower()
+        named = request.headers.get(b"x-namespace")
+        namespace = "" if named is None else _folded(named)
+        if not namespace:
+            asked = request.query.get("namespace") if request.query_string else None
+            namespace = (asked or self.default).lower()
         if namespace not in self.known:
             raise HttpError(
                 404,
@@ -67,6 +73,11 @@ class Namespaces:
                 {"namespace": namespace[:128], "remediation": "create it, or name another one"},
             )
         return namespace
+
+
+@lru_cache(maxsize=256)
+def _folded(named: bytes) -> str:
+    return named.decode("latin-1").strip().lower()
 
 
 class ControlSurface:
@@ -125,7 +136,7 @@ class ControlSurface:
             "operation": operation,
             "workflow_id": workflow_id,
         }
-        if operation in ("signal", "update"):
+        if operation in _NAMED_OPERATIONS:
             block["operation_name"] = request.params.get("name")
             block["operation_name_field"] = f"{operation}_name"
         for name in RESPONSE_CONTRACT_FIELDS:
@@ -148,8 +159,8 @@ class WorkerSurface:
         self._tail = b"," + encode(envelope)[1:]
 
     def admit(self, request: Request) -> None:
-        asked = request.header(WORKER_HEADER)
-        if not _is_supported(asked):
+        if not _is_supported(request.headers.get(WORKER_HEADER)):
+            asked = request.header(WORKER_HEADER)
             kind = "missing" if asked is None else "unsupported"
             message = f"this server speaks worker protocol 1.0 to {WORKER_PROTOCOL_VERSION}"
             raise HttpError(
@@ -187,9 +198,9 @@ class WorkerSurface:
 
 
 @lru_cache(maxsize=64)
-def _is_supported(asked: str | None) -> bool:
-    major, dot, minor = (asked or "").partition(".")
-    if major != "1" or not dot or not minor.isascii() or not minor.isdigit() or len(minor) > 4:
+def _is_supported(asked: bytes | None) -> bool:
+    major, dot, minor = (asked or b"").strip().partition(b".")
+    if major != b"1" or not dot or not minor.isascii() or not minor.isdigit() or len(minor) > 4:
         return False
     return int(minor) <= WORKER_PROTOCOL_MINOR
 

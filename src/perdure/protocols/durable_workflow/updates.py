@@ -27,12 +27,8 @@ from perdure.engine.updates import (
     look_at_update,
 )
 from perdure.protocols.durable_workflow import bodies
-from perdure.protocols.durable_workflow.control import (
-    command_input,
-    command_target,
-    encode_for_run,
-    operation_name,
-)
+from perdure.protocols.durable_workflow.control import command_target, encode_for_run
+from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import count_arguments, shown
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.web.message import Request, Response
@@ -112,13 +108,13 @@ class Updates:
         return await self._answer(request, ticket, view)
 
     async def _admit(self, request: Request) -> Ticket:
-        name = operation_name(request.params["name"], "update_name")
+        name = require_operation_name(request.params["name"], "update_name")
         body = bodies.decode(request.body, bodies.UpdateBody)
         if body.wait_policy is not UNSET:
             raise r.InvalidRequest("wait_policy", "is gone; use wait_for")
         if body.wait_for not in (None, *STAGES):
             raise r.InvalidRequest("wait_for", f"must be one of {', '.join(STAGES)}")
-        arguments, plain = command_input(body.input, "input")
+        arguments, plain = read_input(body.input, "input")
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)

@@ -1,6 +1,6 @@
 """Runs as clients see them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -73,7 +73,9 @@ def waiting(run: Run) -> dict[str, Any]:
     }
 
 
-async def description(store: Store, run: Run, siblings: Sequence[Run]) -> dict[str, Any]:
+async def description(
+    store: Store, run: Run, siblings: Sequence[Run], *, can_query: Callable[[Run], bool]
+) -> dict[str, Any]:
     """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
     is_current = siblings[-1].run_id == run.run_id
     is_open = is_current and run.status not in CLOSED
@@ -94,7 +96,7 @@ async def description(store: Store, run: Run, siblings: Sequence[Run]) -> dict[s
         **waiting(run),
         "actions": {
             "can_signal": is_open,
-            "can_query": False,
+            "can_query": is_current and can_query(run),
             "can_update": is_open,
             "can_cancel": is_open,
             "can_terminate": is_open,

@@ -5,6 +5,7 @@ import logging
 import apsw
 
 from perdure.clock import monotonic_seconds
+from perdure.store.copying import UNFINISHED
 from perdure.store.interface import Unavailable
 from perdure.store.queries import load_migrations
 
@@ -32,15 +33,8 @@ def prepare_writer(connection: apsw.Connection) -> None:
 def migrate(connection: apsw.Connection, package: str) -> None:
     """Bring the schema to the newest version, each step in one transaction."""
     connection.execute("create table if not exists schema_version (version integer primary key)")
-    versions = [row[0] for row in connection.execute("select version from schema_version")]
-    current = max((int(str(version)) for version in versions), default=0)
     migrations = load_migrations(package)
-    newest = migrations[-1][0]
-    if current > newest:
-        raise Unavailable(
-            "storage_newer",
-            f"the store has schema {current}, this release knows {newest}; run a newer perdure",
-        )
+    current = _require_known(connection, migrations[-1][0])
     for version, script in migrations:
         if version > current:
             with connection:
@@ -48,13 +42,63 @@ def migrate(connection: apsw.Connection, package: str) -> None:
                 connection.execute("insert into schema_version values (?)", (version,))
 
 
+def require_current(connection: apsw.Connection, package: str) -> None:
+    """Refuse what is not exactly of this release: who copies must know every column."""
+    if "schema_version" not in tables_of(connection):
+        raise Unavailable("storage_missing", "there is no store of perdure in it")
+    newest = load_migrations(package)[-1][0]
+    current = _require_known(connection, newest)
+    if current < newest:
+        raise Unavailable(
+            "storage_older",
+            f"the store has schema {current}, this release has {newest}; run perdure migrate first",
+        )
+
+
+def tables_of(connection: apsw.Connection) -> set[str]:
+    """What stands in a file, ours or not."""
+    return {str(name) for (name,) in connection.execute("select name from sqlite_schema")}
+
+
+def _require_known(connection: apsw.Connection, newest: int) -> int:
+    """The version of the schema. Refuses one that is too new for us."""
+    versions = [row[0] for row in connection.execute("select version from schema_version")]
+    current = max((int(str(version)) for version in versions), default=0)
+    if current > newest:
+        raise Unavailable(
+            "storage_newer",
+            f"the store has schema {current}, this release knows {newest}; run a newer perdure",
+        )
+    return current
+
+
+def require_finished(connection: apsw.Connection) -> None:
+    """Refuse what a copy that was cut off has left."""
+    if connection.execute("select 1 from meta where key = 'unfinished_copy'").fetchall():
+        raise Unavailable("storage_incomplete", UNFINISHED)
+
+
+def note_unfinished(connection: apsw.Connection) -> None:
+    """Say that a copy is under way."""
+    connection.execute("insert into meta values ('unfinished_copy', 'yes')")
+
+
+def note_finished(connection: apsw.Connection) -> None:
+    connection.execute("delete from meta where key = 'unfinished_copy'")
+
+
 def verify_after_crash(connection: apsw.Connection) -> None:
     """Look for damage unless the last process said goodbye, and note that we have not yet."""
+    require_intact(connection)
+    connection.execute("delete from meta where key = 'clean_stop'")
+
+
+def require_intact(connection: apsw.Connection) -> None:
+    """Look for damage unless the last process said goodbye."""
     clean = connection.execute("select 1 from meta where key = 'clean_stop'").fetchall()
     fresh = not connection.execute("select 1 from run limit 1").fetchall()
     if not clean and not fresh:
         _check(connection)
-    connection.execute("delete from meta where key = 'clean_stop'")
 
 
 def note_clean_stop(connection: apsw.Connection) -> None:

@@ -1,11 +1,13 @@
-"""The SQLite store: one writer on the loop, COMMIT in a thread, readers of their own.
+"""The SQLite store: one writer on the loop, readers of their own.
 
-Statements are short and run on the event loop; only COMMIT waits for the disk, so only COMMIT goes
-to a thread, and the next beat gathers meanwhile. The file belongs to one process; see `guard`.
+Statements are short and run on the event loop. Only COMMIT waits for the disk, so only COMMIT may
+go to a thread while the next beat gathers; see `committer`. The file belongs to one process; see
+`guard`.
 """
 
 import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,12 +16,10 @@ from typing import Any
 import apsw
 import msgspec
 
-from perdure.core.fleet.routing import routing_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.core.run.state import Activity, Run
 from perdure.core.run.status import RunStatus, bucket
-from perdure.core.run.task import task_name
 from perdure.store import rows
 from perdure.store.interface import (
     Changes,
@@ -35,38 +35,25 @@ from perdure.store.interface import (
 )
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
     migrate,
     note_clean_stop,
     prepare_writer,
+    require_finished,
     verify_after_crash,
 )
 
 PACKAGE = "perdure.store.sqlite"
 _END_OF_TIME = 2**62
-
-_UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
-    (apsw.BusyError, "storage_busy"),
-    (apsw.LockedError, "storage_busy"),
-    (apsw.FullError, "storage_full"),
-    (apsw.IOError, "storage_error"),
-    (apsw.ReadOnlyError, "storage_read_only"),
-    (apsw.CantOpenError, "storage_error"),
-    (apsw.CorruptError, "storage_corrupt"),
-    (apsw.NotADBError, "storage_corrupt"),
-)
-
-
-def _unavailable(error: apsw.Error) -> Unavailable:
-    for kind, reason in _UNAVAILABLE:
-        if isinstance(error, kind):
-            return Unavailable(reason, f"the store refuses: {error}", 2)
-    raise error
+_NOTHING: Mapping[str, Run] = {}
 
 
 class SqliteStore:
     """One database file."""
+
+    is_shared = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,7 +72,7 @@ class SqliteStore:
         except BaseException as error:
             self._guard.release()
             if isinstance(error, apsw.Error):
-                error = _unavailable(error)
+                error = unavailable(error)
             if isinstance(error, Unavailable):
                 raise Unavailable(error.reason, f"{self._path}: {error.message}") from error
             raise
@@ -94,6 +81,7 @@ class SqliteStore:
         self._writer = apsw.Connection(str(self._path))
         prepare_writer(self._writer)
         migrate(self._writer, PACKAGE)
+        require_finished(self._writer)
         verify_after_crash(self._writer)
         flags = apsw.SQLITE_OPEN_READONLY
         self._reader = apsw.Connection(str(self._path), flags=flags)
@@ -114,7 +102,9 @@ class SqliteStore:
 
     # Loading -------------------------------------------------------------------------------------
 
-    async def load_runs(self, run_ids: Collection[str]) -> list[Run]:
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = _NOTHING
+    ) -> list[Run]:
         wanted = (_array(run_ids),)
         runs = {row[0]: rows.run_of(row) for row in self._ask("load_runs", wanted)}
         if not runs:
@@ -132,7 +122,9 @@ class SqliteStore:
         long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX and run.plain_input is None
         chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
         run.arguments = rows.arguments_of(chunks[0][0])
-        if not long:
+        if long:
+            run.keep_opening(rows.events_of(chunks[0][0]))
+        else:
             run.events = [event for (chunk,) in chunks for event in rows.events_of(chunk)]
             run.events_bytes = sum(map(len, run.events))
 
@@ -158,7 +150,7 @@ class SqliteStore:
     async def load_due(self, now: int, limit: int) -> list[str]:
         return [target for (target,) in self._read("load_due", (now, limit))]
 
-    async def find_next_due(self) -> int | None:
+    async def find_next_due(self, now: int) -> int | None:
         (due_at,) = self._read("find_next_due", ())[0]
         return None if due_at is None else int(due_at)
 
@@ -184,7 +176,7 @@ class SqliteStore:
         try:
             return self._writer.execute(self._sql[query], tuple(values)).fetchall()
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     # Committing ----------------------------------------------------------------------------------
 
@@ -193,30 +185,33 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            await self._committer.commit(writer)
+            await self._committer.commit(writer, runs=len(changes.runs))
         except apsw.Error as error:
             self._roll_back()
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
         except BaseException:
             self._roll_back()
             raise
+
+    async def release(self) -> None:
+        """Nothing: a transaction begins with the commit."""
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
             self._writer.execute("rollback")
 
     def _write(self, changes: Changes) -> None:
-        batches: dict[str, list[tuple[Any, ...]]] = {}
+        batches: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
         for run in changes.runs:
             _collect_run(run, batches)
         for key, receipt in changes.receipts.items():
-            batches.setdefault("put_receipt", []).append((*key, rows.encode(receipt)))
+            batches["put_receipt"].append((*key, rows.encode(receipt)))
         for (namespace, worker_id), worker in changes.workers.items():
             if worker is None:
-                batches.setdefault("delete_worker", []).append((namespace, worker_id))
+                batches["delete_worker"].append((namespace, worker_id))
             else:
                 row = (namespace, worker_id, rows.encode(worker))
-                batches.setdefault("put_worker", []).append(row)
+                batches["put_worker"].append(row)
         for query, values in batches.items():
             self._writer.executemany(self._sql[query], values)
 
@@ -255,7 +250,7 @@ class SqliteStore:
         try:
             return self._collect_events(run_id, after, limit)
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     def _collect_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []
@@ -276,7 +271,7 @@ class SqliteStore:
         try:
             return self._reader.execute(self._sql[query], tuple(values)).fetchall()
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
     async def _read_bulk(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         def ask() -> list[tuple[Any, ...]]:
@@ -285,7 +280,7 @@ class SqliteStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._librarian, ask)
         except apsw.Error as error:
-            raise _unavailable(error) from error
+            raise unavailable(error) from error
 
 
 def _array(values: Iterable[str]) -> str:
@@ -297,50 +292,38 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
     unsaved = run.unsaved
     row = rows.run_row(run)
     if unsaved.created:
-        batches.setdefault("insert_run", []).append(row)
+        batches["insert_run"].append(row)
     else:
-        batches.setdefault("update_run", []).append((*row[7:], run.run_id))
+        batches["update_run"].append((*row[7:], run.run_id))
     if unsaved.rewritten is not None:
-        batches.setdefault("rewrite_first_chunk", []).append((unsaved.rewritten, run.run_id))
+        batches["rewrite_first_chunk"].append((unsaved.rewritten, run.run_id))
     if unsaved.events:
         first = run.history_count - len(unsaved.events) + 1
         chunk = (run.run_id, first, run.history_count, b",".join(unsaved.events))
-        batches.setdefault("insert_chunk", []).append(chunk)
+        batches["insert_chunk"].append(chunk)
     for sequence in unsaved.operations:
         operation = run.operations.get(sequence)
         if operation is None:
-            batches.setdefault("delete_operation", []).append((run.run_id, sequence))
+            batches["delete_operation"].append((run.run_id, sequence))
             continue
         lease = operation.lease if isinstance(operation, Activity) else None
         owner = None if lease is None else lease.owner
         data = rows.encode(operation)
-        batches.setdefault("put_operation", []).append((run.run_id, sequence, owner, data))
+        batches["put_operation"].append((run.run_id, sequence, owner, data))
     for position in unsaved.inbox:
         signal = run.inbox.get(position)
         if signal is None:
-            batches.setdefault("delete_signal", []).append((run.run_id, position))
+            batches["delete_signal"].append((run.run_id, position))
         else:
             values = (run.run_id, position, rows.encode(signal))
-            batches.setdefault("put_signal", []).append(values)
+            batches["put_signal"].append(values)
     for place, is_ready in unsaved.ready.items():
         if is_ready:
-            batches.setdefault("put_ready", []).append(_ready_row(run, place))
+            batches["put_ready"].append(rows.ready_row(run, place))
         else:
-            batches.setdefault("delete_ready", []).append((run.run_id, place))
+            batches["delete_ready"].append((run.run_id, place))
     if run.due_at != unsaved.due_at:
         if run.due_at is None:
-            batches.setdefault("delete_deadline", []).append((run.run_id,))
+            batches["delete_deadline"].append((run.run_id,))
         else:
-            batches.setdefault("put_deadline", []).append((run.run_id, run.due_at))
-
-
-def _ready_row(run: Run, place: int) -> tuple[Any, ...]:
-    if place == WORKFLOW_TASK:
-        assert run.task is not None
-        what = (run.queue, "workflow", task_name(run), run.priority, run.task.available_at)
-    else:
-        activity = run.operations[place]
-        assert isinstance(activity, Activity)
-        name = routing_name(activity.activity_type, run.build_id)
-        what = (activity.queue, "activity", name, run.priority, activity.available_at)
-    return (run.run_id, place, run.namespace, *what)
+            batches["put_deadline"].append((run.run_id, run.due_at))

@@ -1,0 +1,147 @@
+"""Who may answer a query, and what workers told beforehand about the queries that they know."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from perdure.core.fleet.routing import routing_names
+from perdure.core.fleet.worker import Worker
+from perdure.core.rejection import (
+    InvalidQueryArguments,
+    QueryWorkerIncompatible,
+    QueryWorkerUnavailable,
+    UnknownQuery,
+)
+
+QUERY_TASKS = "query_tasks"
+"""The capability of a worker that polls for queries."""
+
+
+class Target(Struct, frozen=True):
+    """The run that is asked, as far as it decides who may answer."""
+
+    namespace: str
+    queue: str
+    workflow_type: str
+    name: str
+    """What its tasks are looked for under: the type, pinned to a build or free."""
+
+
+def find_answerers(
+    workers: Iterable[Worker], target: Target, is_live: Callable[[Worker], bool]
+) -> tuple[list[Worker], bool]:
+    """Live workers that may answer; and whether others know the type, but not this build."""
+    able: list[Worker] = []
+    others = False
+    for worker in workers:
+        if (worker.namespace, worker.queue) != (target.namespace, target.queue):
+            continue
+        if target.workflow_type not in worker.workflow_types or not is_live(worker):
+            continue
+        if target.name in routing_names((target.workflow_type,), worker.build_id):
+            able.append(worker)
+        else:
+            others = True
+    return able, others
+
+
+def require_answerers(
+    workers: Iterable[Worker], target: Target, is_live: Callable[[Worker], bool]
+) -> list[Worker]:
+    """Refuse at once what nobody could answer."""
+    able, others = find_answerers(workers, target, is_live)
+    if able:
+        return able
+    if others:
+        raise QueryWorkerIncompatible(
+            f"no live worker of queue {target.queue} is of the build of {target.name}"
+        )
+    raise QueryWorkerUnavailable(
+        f"no live worker of queue {target.queue} answers queries to {target.workflow_type}"
+    )
+
+
+class Contract(Struct, frozen=True):
+    """The parameters of one query."""
+
+    parameters: tuple[Mapping[str, Any], ...]
+
+    @property
+    def is_variadic(self) -> bool:
+        return any(parameter.get("variadic") is True for parameter in self.parameters)
+
+
+def require_known(
+    answerers: Sequence[Worker], workflow_type: str, query_name: str
+) -> Contract | None:
+    """What all who may answer say about a query: its contract, or nothing when they do not tell.
+
+    A query is unknown only if everybody has told what they know and nobody named it.
+    """
+    told = [worker.contracts.get(workflow_type) for worker in answerers]
+    contracts = [_find_contract(contract, query_name) for contract in told]
+    if all(_names_queries(contract) for contract in told) and not any(
+        query_name in contract["queries"] for contract in told if contract is not None
+    ):
+        raise UnknownQuery(
+            f"workflow type {workflow_type} has no query {query_name}", query_name=query_name
+        )
+    first = contracts[0]
+    return first if first is not None and all(other == first for other in contracts) else None
+
+
+def match_arguments(contract: Contract, given: object) -> list[Any]:
+    """Arguments by position, or by name, as the list that the worker's code takes."""
+    parameters = contract.parameters
+    if isinstance(given, dict):
+        return _by_name(parameters, given)
+    arguments = given if isinstance(given, list) else [] if given is None else [given]
+    errors: dict[str, list[str]] = {}
+    for parameter in parameters[len(arguments) :]:
+        if parameter.get("required") is True:
+            errors[str(parameter["name"])] = ["is required"]
+    if len(arguments) > len(parameters) and not contract.is_variadic:
+        errors["arguments"] = [f"takes at most {len(parameters)}, not {len(arguments)}"]
+    if errors:
+        raise _invalid(errors)
+    return arguments
+
+
+def _by_name(parameters: Sequence[Mapping[str, Any]], given: dict[str, Any]) -> list[Any]:
+    names = [str(parameter["name"]) for parameter in parameters]
+    errors = {name: ["is no parameter"] for name in given if name not in names}
+    arguments: list[Any] = []
+    for parameter in parameters:
+        name = str(parameter["name"])
+        if name in given:
+            arguments.append(given[name])
+        elif parameter.get("default_available") is True:
+            arguments.append(parameter.get("default"))
+        elif parameter.get("required") is True:
+            errors[name] = ["is required"]
+    if errors:
+        raise _invalid(errors)
+    return arguments
+
+
+def _invalid(errors: dict[str, list[str]]) -> InvalidQueryArguments:
+    named = ", ".join(f"{name} {texts[0]}" for name, texts in errors.items())
+    return InvalidQueryArguments(f"the arguments do not fit: {named}", validation_errors=errors)
+
+
+def _names_queries(contract: Any) -> bool:
+    return isinstance(contract, dict) and isinstance(contract.get("queries"), list)
+
+
+def _find_contract(contract: Any, query_name: str) -> Contract | None:
+    """Workers tell contracts in their own words; what has another shape says nothing."""
+    entries = contract.get("query_contracts") if isinstance(contract, dict) else None
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict) and entry.get("name") == query_name:
+            parameters = entry.get("parameters")
+            if not isinstance(parameters, list):
+                return None
+            if all(isinstance(each, dict) and "name" in each for each in parameters):
+                return Contract(tuple(parameters))
+    return None

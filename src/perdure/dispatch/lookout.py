@@ -1,0 +1,94 @@
+"""Looking at what other nodes did, now and then: a lost hint costs only time."""
+
+import asyncio
+import logging
+
+from perdure.clock import Clock, FollowingClock
+from perdure.core.limits import SECOND
+from perdure.dispatch.polling import Polling
+from perdure.dispatch.watching import Watchers
+from perdure.engine.beat import Engine
+from perdure.identity import jitter
+from perdure.store.interface import SharedStore, Unavailable
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 5 * SECOND
+_SKEW = 10 * SECOND
+"""How far back registrations are looked at again: a slow commit may come late."""
+_LIFE_EVERY = 4
+_CLOCK_EVERY = 12
+_ROOM_EVERY = 720
+
+
+class Lookout:
+    """The slow loop of a node among others."""
+
+    def __init__(
+        self,
+        store: SharedStore,
+        clock: Clock,
+        engine: Engine,
+        polling: Polling,
+        watchers: Watchers,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._engine = engine
+        self._polling = polling
+        self._watchers = watchers
+        self._versions: dict[str, int] = {}
+        self._looked_at = 0
+        self._looks = 0
+        self._now = asyncio.Event()
+
+    def look_soon(self) -> None:
+        """Hints may have been lost: do not wait for the next time."""
+        self._now.set()
+
+    async def run(self) -> None:
+        """Look for as long as the server lives."""
+        while True:
+            try:
+                await self.look()
+            except Unavailable as error:
+                log.warning("looking waits: %s", error.message)
+            except Exception:
+                log.exception("looking waits after an error that nobody foresaw")
+            await self._pause()
+
+    async def look(self) -> None:
+        """Once at everything that a hint may have been about."""
+        since, self._looked_at = self._looked_at - _SKEW, self._clock.now()
+        await self._engine.look_again()
+        self._engine.take_in(await self._store.load_changed_workers(since))
+        await self._polling.recover(self._store)
+        await self._look_at_watched()
+        self._looks += 1
+        if self._looks % _LIFE_EVERY == 0:
+            await self._store.note_life()
+        if self._looks % _CLOCK_EVERY == 0 and isinstance(self._clock, FollowingClock):
+            await self._clock.follow(self._store.read_clock)
+        if self._looks % _ROOM_EVERY == 0:
+            await self._store.make_room()
+
+    async def _look_at_watched(self) -> None:
+        watched = self._watchers.watched
+        if not watched:
+            self._versions.clear()
+            return
+        found = dict(await self._store.read_versions(watched))
+        for run_id, version in found.items():
+            if self._versions.get(run_id, version) != version:
+                self._watchers.changed(run_id)
+        self._versions = found
+
+    async def _pause(self) -> None:
+        self._now.clear()
+        timer = asyncio.ensure_future(self._clock.sleep(INTERVAL - jitter(SECOND)))
+        called = asyncio.ensure_future(self._now.wait())
+        try:
+            await asyncio.wait({timer, called}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            called.cancel()

@@ -1,0 +1,36 @@
+"""What clients send to a workflow by name: the name, and its input."""
+
+from msgspec import UNSET
+
+from perdure.core import limits
+from perdure.core.rejection import InvalidRequest
+from perdure.protocols.durable_workflow.bodies import Absent
+from perdure.protocols.durable_workflow.payloads import (
+    is_envelope,
+    require_envelope,
+    require_plain,
+)
+
+
+def read_input(raw: Absent, field: str) -> tuple[bytes | None, bytes | None]:
+    """An envelope, or plain JSON, or neither."""
+    if raw is UNSET:
+        return None, None
+    encoded = bytes(raw)
+    if encoded == b"null":
+        return None, None
+    if is_envelope(encoded):
+        return require_envelope(encoded, field), None
+    if encoded[:1] not in (b"[", b"{"):
+        raise InvalidRequest(field, "must be a list, an object or an envelope")
+    # Checked for both frames, so that encoding it later cannot fail.
+    require_plain(encoded, field)
+    return None, encoded
+
+
+def require_operation_name(name: str, field: str) -> str:
+    if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
+        raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise InvalidRequest(field, "must not hold control characters")
+    return name

@@ -1,0 +1,97 @@
+"""What a node does because there are others: it tells, it hears, and now and then it looks."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from perdure.clock import Clock, FollowingClock
+from perdure.core.limits import WORKER_STALE_AFTER
+from perdure.dispatch.hints import Hints
+from perdure.dispatch.lookout import Lookout
+from perdure.dispatch.pollers import PollerYard
+from perdure.dispatch.polling import Polling
+from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_post import QueryPost
+from perdure.dispatch.updating import UpdateWaiters
+from perdure.dispatch.watching import Watchers
+from perdure.engine.beat import Engine
+from perdure.store.interface import SharedStore
+from perdure.store.postgres.hints import HintWire
+from perdure.store.postgres.parcels import ParcelWire
+
+
+class Neighbours:
+    """The parts of a server that only a node among others has."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        clock: Clock,
+        store: SharedStore,
+        wire: HintWire | None,
+        parcels: ParcelWire | None,
+        yard: PollerYard,
+        watchers: Watchers,
+        update_waiters: UpdateWaiters,
+    ) -> None:
+        self.wire = wire
+        self.parcels = parcels
+        self.hints = Hints(
+            node_id=node_id,
+            clock=clock,
+            yard=yard,
+            watchers=watchers,
+            update_waiters=update_waiters,
+            refresh_worker=self._refresh_worker,
+        )
+        # Where hints are not heard, queries stay with the polls of their own node.
+        self.post: QueryPost | None = None
+        if parcels is not None:
+            self.post = QueryPost(node_id, parcels, self.hints.asked)
+        self._clock = clock
+        self._store = store
+        self._watchers = watchers
+        self._engine: Engine
+        self.lookout: Lookout
+
+    def connect(self, engine: Engine, polling: Polling) -> None:
+        """Say whom all this is for."""
+        self._engine = engine
+        self.lookout = Lookout(self._store, self._clock, engine, polling, self._watchers)
+
+    def connect_desk(self, desk: QueryDesk) -> None:
+        """Say who hears of the queries of others."""
+        if self.post is not None:
+            self.post.connect(desk)
+            self.hints.on_query = desk.announced
+
+    async def refresh_workers(self) -> None:
+        """Registrations of the last while, also those that no hint told of."""
+        since = self._clock.now() - WORKER_STALE_AFTER
+        self._engine.take_in(await self._store.load_changed_workers(since))
+
+    async def open(self) -> None:
+        """Agree with the others what time it is."""
+        if isinstance(self._clock, FollowingClock):
+            await self._clock.follow(self._store.read_clock)
+
+    async def _refresh_worker(self, key: tuple[str, str]) -> None:
+        if key in self._engine.workers:
+            await self._engine.refresh_worker(key)
+
+    def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+        """What runs for as long as the server lives."""
+        loops = [("lookout", self.lookout.run())]
+        if self.wire is not None:
+            loops.append(("hints", self.hints.run(self.wire)))
+            loops.append(("wire", self.wire.run(self.hints.heard, self.lookout.look_soon)))
+        if self.parcels is not None and self.post is not None:
+            loops.append(("post", self.post.run()))
+            loops.append(("parcels", self.parcels.run(self.post.heard)))
+        return loops
+
+    async def close(self) -> None:
+        if self.wire is not None:
+            await self.wire.close()
+        if self.parcels is not None:
+            await self.parcels.close()

@@ -1,0 +1,45 @@
+"""The store that the settings name."""
+
+from perdure.clock import Clock
+from perdure.server.settings import Settings, is_postgres, sqlite_path
+from perdure.store.copying import End
+from perdure.store.interface import Store
+from perdure.store.postgres.copying import PostgresEnd
+from perdure.store.postgres.hints import HintWire
+from perdure.store.postgres.parcels import ParcelWire
+from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.copying import SqliteEnd
+from perdure.store.sqlite.store import SqliteStore
+
+
+def make_store(settings: Settings, *, node_id: str, clock: Clock) -> Store:
+    """A store that is not open yet."""
+    if is_postgres(settings.store):
+        pooled = settings.pooler == "transaction"
+        return PostgresStore(settings.store, node_id=node_id, clock=clock, pooled=pooled)
+    return SqliteStore(sqlite_path(settings.store))
+
+
+def make_hint_wire(settings: Settings) -> HintWire | None:
+    """What carries hints between nodes. A pooler cannot, so behind one it needs a way around."""
+    url = _direct_url(settings)
+    return None if url is None else HintWire(url)
+
+
+def make_parcel_wire(settings: Settings, *, node_id: str) -> ParcelWire | None:
+    """What carries queries and their answers between nodes, likewise."""
+    url = _direct_url(settings)
+    return None if url is None else ParcelWire(url, node_id)
+
+
+def _direct_url(settings: Settings) -> str | None:
+    if not is_postgres(settings.store):
+        return None
+    return settings.store_direct or (settings.store if settings.pooler == "none" else None)
+
+
+def make_end(store: str, *, clock: Clock) -> End:
+    """A store as one end of a copy."""
+    if is_postgres(store):
+        return PostgresEnd(store, clock=clock)
+    return SqliteEnd(sqlite_path(store))

@@ -1,0 +1,179 @@
+"""Several server processes behind one port: started, watched, started again when they die."""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from perdure.clock import monotonic_seconds
+from perdure.server.run import DRAIN_SECONDS, open_listeners
+from perdure.server.settings import Settings
+
+READY_SECONDS = 60
+"""How long the first processes may take until they serve."""
+_PAUSE_MAX = 5.0
+_STEADY_SECONDS = 10.0
+"""A process that lived for so long did not die of its start."""
+LISTENING = "perdure listening on "
+REFUSED = 2
+"""The exit code of a process that cannot serve, and has said why."""
+
+log = logging.getLogger(__name__)
+
+
+class Child:
+    """One server process. It dies with us: its standard input is a pipe that we hold."""
+
+    def __init__(self, command: Sequence[str], descriptor: int) -> None:
+        self._command = [*command, "--listen-fd", str(descriptor)]
+        self._descriptor = descriptor
+        self._failures = 0
+        self._started_at = 0.0
+        self.start_at = 0.0
+        self.is_ready = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self._started_at = monotonic_seconds()
+        self.is_ready = False
+        self.process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(self._descriptor,),
+        )
+
+    def ended(self) -> int | None:
+        """The exit code of a process that is over."""
+        return None if self.process is None else self.process.poll()
+
+    def bury(self) -> None:
+        """Say when the next one starts: at once, or later if this one did not live long."""
+        assert self.process is not None
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self.process = None
+        lived = monotonic_seconds() - self._started_at
+        self._failures = 0 if lived > _STEADY_SECONDS else self._failures + 1
+        pause = 0.0 if self._failures < 2 else min(0.1 * 2**self._failures, _PAUSE_MAX)
+        self.start_at = monotonic_seconds() + pause
+
+    def read(self) -> None:
+        """Take in what it says; it says one thing, when it is ready."""
+        assert self.process is not None
+        assert self.process.stdout is not None
+        said = os.read(self.process.stdout.fileno(), 4096)
+        if LISTENING.encode() in said:
+            self.is_ready = True
+
+
+class Supervisor:
+    """Holds the sockets and the processes; answers nobody itself.
+
+    Each process has a socket of its own on the same port, so that the system deals connections out
+    evenly. They stay open here: who knocks while a process is being replaced waits in its queue.
+    """
+
+    def __init__(self, settings: Settings, command: Sequence[str], processes: int) -> None:
+        self._listeners = open_listeners(settings.host, settings.port, processes)
+        self._children = [Child(command, listener.fileno()) for listener in self._listeners]
+        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._has_begun = False
+        self._stopping = False
+
+    def run(self) -> int:
+        """Until SIGTERM or SIGINT; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        signal.signal(signal.SIGCHLD, self._nudge)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        # The first one alone: what keeps it from serving is then said once, not by every process.
+        self._children[0].start()
+        try:
+            return self._watch()
+        finally:
+            self._end()
+            for listener in self._listeners:
+                listener.close()
+
+    def _watch(self) -> int:
+        give_up_at = monotonic_seconds() + READY_SECONDS
+        while not self._stopping:
+            self._wait()
+            for child in self._children:
+                code = child.ended()
+                if code is not None:
+                    if not self._has_begun:
+                        if code != REFUSED:
+                            print(f"perdure: a process ended with code {code}", file=sys.stderr)
+                        return REFUSED
+                    log.warning("a server process ended with code %s; another begins", code)
+                    child.bury()
+                if self._is_to_start(child) and monotonic_seconds() >= child.start_at:
+                    child.start()
+            if not self._has_begun and all(child.is_ready for child in self._children):
+                self._has_begun = True
+                self._announce()
+            if not self._has_begun and monotonic_seconds() > give_up_at:
+                print("perdure: the server processes did not get ready", file=sys.stderr)
+                return REFUSED
+        return 0
+
+    def _is_to_start(self, child: Child) -> bool:
+        return child.process is None and (self._has_begun or self._children[0].is_ready)
+
+    def _announce(self) -> None:
+        host, port = self._listeners[0].getsockname()[:2]
+        print(f"{LISTENING}http://{host}:{port}", flush=True)
+
+    def _wait(self) -> None:
+        """Until a child says something or ends, a signal comes, or one is due to start."""
+        outputs = {
+            child.process.stdout.fileno(): child
+            for child in self._children
+            if child.process is not None and not child.is_ready and child.process.stdout is not None
+        }
+        due = [child.start_at for child in self._children if self._is_to_start(child)]
+        patience = min([1.0, *(max(at - monotonic_seconds(), 0) for at in due)])
+        readable, _, _ = select.select([self._wake, *outputs], [], [], patience)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        for output in readable:
+            if output in outputs:
+                outputs[output].read()
+
+    def _stop(self, number: int, frame: object) -> None:
+        self._stopping = True
+
+    def _nudge(self, number: int, frame: object) -> None:
+        """Only to be woken."""
+
+    def _end(self) -> None:
+        living = [child.process for child in self._children if child.process is not None]
+        for process in living:
+            if process.poll() is None:
+                process.terminate()
+        give_up_at = monotonic_seconds() + DRAIN_SECONDS + 5
+        for process in living:
+            try:
+                process.wait(max(give_up_at - monotonic_seconds(), 0.1))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for process in living:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def inherited_listener(descriptor: int) -> socket.socket:
+    """The socket that the supervisor opened."""
+    listener = socket.socket(fileno=descriptor)
+    listener.setblocking(False)
+    return listener

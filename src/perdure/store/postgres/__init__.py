@@ -1,0 +1,1 @@
+"""The store on PostgreSQL: several nodes, one truth."""

@@ -1,0 +1,77 @@
+"""Hints over LISTEN and NOTIFY, on a connection of their own."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from perdure.store.interface import Unavailable
+from perdure.store.postgres.errors import Lost
+from perdure.store.postgres.line import SESSION, Line
+from perdure.store.postgres.statements import Statements
+
+CHANNEL = "perdure_hints"
+_HEARD_WAITING_MAX = 10_000
+
+log = logging.getLogger(__name__)
+
+
+class HintWire:
+    """Sends and hears texts. Never part of a transaction that writes."""
+
+    def __init__(self, url: str) -> None:
+        self._line = Line(url, pooled=False, session=SESSION, greet=self._listen)
+        self._tell = Statements()["tell"]
+        self._sending = asyncio.Lock()
+        self._heard: asyncio.Queue[str] = asyncio.Queue(_HEARD_WAITING_MAX)
+        self._broken = asyncio.Event()
+
+    async def _listen(self, line: Line) -> None:
+        connection = await line.connect()
+        await connection.add_listener(CHANNEL, self._take)
+        connection.add_termination_listener(lambda _: self._broken.set())
+
+    def _take(self, connection: Any, pid: int, channel: str, payload: object) -> None:
+        if self._heard.full():
+            self._heard.get_nowait()
+        self._heard.put_nowait(str(payload))
+
+    async def send(self, text: str) -> None:
+        """Tell every node that listens."""
+        async with self._sending:
+            try:
+                await self._line.ask(self._tell, CHANNEL, text)
+            except Lost as error:
+                raise Unavailable("storage_unavailable", f"nobody hears: {error}") from error
+
+    async def run(
+        self, on_heard: Callable[[str], Awaitable[None]], on_listening: Callable[[], None]
+    ) -> None:
+        """Hear for as long as the server lives; `on_listening` says that some may be missing."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._stay(on_listening), name="listen")
+            group.create_task(self._hear(on_heard), name="hear")
+
+    async def _stay(self, on_listening: Callable[[], None]) -> None:
+        while True:
+            self._broken.clear()
+            try:
+                async with self._sending:
+                    await self._line.connect_patiently()
+            except Unavailable as error:
+                log.warning("no hints: %s", error.message)
+                await self._line.rest()
+                continue
+            on_listening()
+            await self._broken.wait()
+
+    async def _hear(self, on_heard: Callable[[str], Awaitable[None]]) -> None:
+        while True:
+            text = await self._heard.get()
+            try:
+                await on_heard(text)
+            except Unavailable as error:
+                log.info("a hint was of no use: %s", error.message)
+
+    async def close(self) -> None:
+        await self._line.close()

@@ -1,0 +1,206 @@
+"""One connection to PostgreSQL that comes back when it is lost."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from perdure.clock import monotonic_seconds
+from perdure.store.interface import Conflict, Unavailable
+from perdure.store.postgres.errors import Lost, is_lost, translated
+
+CONNECT_SECONDS = 5.0
+"""How long one attempt to connect may take."""
+PATIENCE_SECONDS = 10.0
+"""How long a caller waits for a database that is away before it is told so."""
+STATEMENT_SECONDS = 15.0
+"""How long a statement may take before it is given up."""
+_PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4)
+
+SESSION = {
+    "application_name": "perdure",
+    "statement_timeout": "10s",
+    "lock_timeout": "2s",
+    "idle_in_transaction_session_timeout": "20s",
+    "jit": "off",
+}
+BEAT_SESSION = {
+    **SESSION,
+    # Every access of the beat is by key, and one plan fits all its sizes.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+class Line:
+    """Asks one thing at a time.
+
+    Behind a pooler every transaction may meet another session, so nothing is kept in it: no
+    settings, no prepared statements, and each question is a transaction of its own.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pooled: bool,
+        session: dict[str, str],
+        greet: Callable[["Line"], Awaitable[None]] | None = None,
+    ) -> None:
+        self._url = url
+        self._pooled = pooled
+        self._session = session
+        self._greet = greet
+        self._connection: Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed()
+
+    async def connect(self) -> Connection:
+        """The connection, made anew if need be."""
+        if self._connection is not None:
+            if not self._connection.is_closed():
+                return self._connection
+            self.drop()
+        try:
+            # In a task of its own: the driver needs one to measure time, and a caller may be none.
+            self._connection = await asyncio.ensure_future(self._new_connection())
+        except Exception as error:
+            raise _no_connection(error) from error
+        if self._greet is not None:
+            try:
+                await self._greet(self)
+            except (Conflict, Unavailable) as error:
+                self.drop()
+                if isinstance(error, Unavailable) and error.reason != "storage_busy":
+                    raise
+                # Something of an earlier connection is still under way: it is waited for.
+                raise Lost(str(error)) from error
+            except BaseException:
+                self.drop()
+                raise
+        return self._connection
+
+    async def _new_connection(self) -> Connection:
+        return await asyncpg.connect(
+            self._url,
+            timeout=CONNECT_SECONDS,
+            command_timeout=STATEMENT_SECONDS,
+            statement_cache_size=0 if self._pooled else 256,
+            max_cacheable_statement_size=0,
+            server_settings=None if self._pooled else self._session,
+        )
+
+    async def connect_patiently(self) -> None:
+        """Connect, for as long as a caller may wait."""
+        give_up_at = monotonic_seconds() + PATIENCE_SECONDS
+        tries = 0
+        while True:
+            try:
+                await self.connect()
+                return
+            except Lost as error:
+                if monotonic_seconds() > give_up_at:
+                    raise Unavailable(
+                        "storage_unavailable", f"the store cannot be reached: {error}", 1
+                    ) from error
+            await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
+            tries += 1
+
+    async def ask(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """One statement. Raises `Lost` when the connection broke meanwhile."""
+        connection = await self.connect()
+        try:
+            if self._pooled and not connection.is_in_transaction():
+                async with connection.transaction():
+                    return await connection.fetch(sql, *map(stored, values))
+            return await connection.fetch(sql, *map(stored, values))
+        except Exception as error:
+            if is_lost(error):
+                self.drop()
+                raise Lost(str(error)) from error
+            if isinstance(error, asyncpg.PostgresError):
+                raise translated(error) from error
+            raise
+
+    async def ask_patiently(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """A question that may be asked twice: when the connection breaks, it is."""
+        for _ in range(3):
+            await self.connect_patiently()
+            try:
+                return await self.ask(sql, *values)
+            except Lost as error:
+                last = error
+        raise Unavailable("storage_unavailable", f"the store went away: {last}", 1) from last
+
+    async def command(self, text: str) -> None:
+        """A word about the transaction."""
+        connection = await self.connect()
+        try:
+            await connection.execute(text)
+        except Exception as error:
+            if is_lost(error):
+                self.drop()
+                raise Lost(str(error)) from error
+            if isinstance(error, asyncpg.PostgresError):
+                raise translated(error) from error
+            raise
+
+    async def rest(self) -> None:
+        """Leave a database that does not want us alone for a moment."""
+        await asyncio.sleep(_PAUSES[-1])
+
+    def drop(self) -> None:
+        """Forget the connection; the next question makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.close(timeout=2)
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            connection.terminate()
+
+
+def _no_connection(error: Exception) -> Exception:
+    """A database that is away may come back; one that does not know us will not."""
+    if is_lost(error) or isinstance(error, asyncpg.CannotConnectNowError):
+        return Lost(str(error) or type(error).__name__)
+    if isinstance(error, asyncpg.PostgresError):
+        return Unavailable("storage_unavailable", f"the store refuses us: {error}", 2)
+    if isinstance(error, ValueError):
+        return Unavailable("storage_unavailable", "the address of the store makes no sense", 2)
+    return error
+
+
+# PostgreSQL cannot keep a NUL in a text. Whatever a client names comes back as it was.
+
+
+def stored(value: Any) -> Any:
+    """A value as PostgreSQL can keep it."""
+    if type(value) is str:
+        return _escaped(value) if "\0" in value or "\x1b" in value else value
+    if type(value) is list:
+        for item in value:
+            if type(item) is str and ("\0" in item or "\x1b" in item):
+                return [_escaped(each) if type(each) is str else each for each in value]
+    return value
+
+
+def plain(text: str) -> str:
+    """A stored text as it was."""
+    return text.replace("\x1b0", "\0").replace("\x1b[", "\x1b") if "\x1b" in text else text
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\x1b", "\x1b[").replace("\0", "\x1b0")

@@ -1,0 +1,221 @@
+-- What the beat loads. `:name` stands for a value; the store numbers them.
+
+-- name: load_runs
+-- Runs that differ from what the caller holds of them, each with all that belongs to it. One
+-- statement, so that a run is seen as it was at one moment. Of a long history only the newest
+-- part comes along.
+with wanted as (
+    select ids.run_id, ids.version, ids.known
+      from unnest(:run_ids::text[], :versions::bigint[], :known::bigint[])
+        as ids (run_id, version, known)
+)
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state), open_run.run_id is null,
+       steps.sequences, steps.data, signals.positions, signals.data, chunks.events
+  from wanted
+  join perdure.run on run.run_id = wanted.run_id
+  left join perdure.open_run on open_run.run_id = wanted.run_id
+ cross join lateral (
+    select array_agg(sequence order by sequence) as sequences,
+           array_agg(data order by sequence) as data
+      from perdure.operation
+     where operation.run_id = wanted.run_id
+ ) as steps
+ cross join lateral (
+    select array_agg(position order by position) as positions,
+           array_agg(data order by position) as data
+      from perdure.inbox
+     where inbox.run_id = wanted.run_id
+ ) as signals
+ cross join lateral (
+    select array_agg(newest.events order by newest.first_sequence) as events
+      from (select history.events, history.first_sequence,
+                   sum(octet_length(history.events))
+                       over (order by history.first_sequence desc) as size
+              from perdure.history
+             where history.run_id = wanted.run_id
+               and history.first_sequence > wanted.known) as newest
+     where newest.size - octet_length(newest.events) < :most::bigint
+ ) as chunks
+ where coalesce(open_run.version, run.version) <> wanted.version
+
+-- name: load_chunks
+-- The whole history of one run.
+select events
+  from perdure.history
+ where run_id = :run_id::text
+ order by first_sequence
+
+-- name: load_first_chunk
+-- The start of one run's history.
+select events
+  from perdure.history
+ where run_id = :run_id::text
+ order by first_sequence
+ limit 1
+
+-- name: find_current
+-- The newest run of each of some workflow ids.
+select ids.namespace, ids.workflow_id, newest.run_id
+  from unnest(:namespaces::text[], :workflow_ids::text[]) as ids (namespace, workflow_id)
+ cross join lateral (
+    select run.run_id
+      from perdure.run
+     where run.namespace = ids.namespace
+       and run.workflow_id = ids.workflow_id
+     order by run.run_number desc
+     limit 1
+ ) as newest
+
+-- name: find_receipts
+-- What was answered to some commands before.
+select receipt.namespace, receipt.workflow_id, receipt.kind, receipt.request_id, receipt.data
+  from unnest(:namespaces::text[], :workflow_ids::text[], :kinds::text[], :request_ids::text[])
+    as ids (namespace, workflow_id, kind, request_id)
+  join perdure.receipt
+    on receipt.namespace = ids.namespace
+   and receipt.workflow_id = ids.workflow_id
+   and receipt.kind = ids.kind
+   and receipt.request_id = ids.request_id
+
+-- name: find_workers
+-- Some registrations.
+select worker.revision, worker.data
+  from unnest(:namespaces::text[], :worker_ids::text[]) as ids (namespace, worker_id)
+  join perdure.worker
+    on worker.namespace = ids.namespace
+   and worker.worker_id = ids.worker_id
+
+-- name: load_ready
+-- The tasks of a queue that come next, of the types that somebody waits for. What another node
+-- looks at in this moment is left to it.
+select ready.run_id, ready.place, ready.name
+  from perdure.ready
+  join perdure.open_run on open_run.run_id = ready.run_id
+ where ready.namespace = :namespace::text
+   and ready.queue = :queue::text
+   and ready.kind = :kind::text
+   and ready.name = any(:names::text[])
+ order by ready.priority, ready.available_at, ready.run_id, ready.place
+ limit :most::bigint
+   for update skip locked
+
+-- name: hold_runs
+-- Stand in line for some runs, in the one order in which everybody does.
+select run_id
+  from perdure.open_run
+ where run_id = any(:run_ids::text[])
+ order by run_id
+   for update
+
+-- name: count_ready
+-- How many such tasks there are, at most so many, whoever looks at them.
+select count(*)
+  from (select ready.run_id
+          from perdure.ready
+          join perdure.open_run on open_run.run_id = ready.run_id
+         where ready.namespace = :namespace::text
+           and ready.queue = :queue::text
+           and ready.kind = :kind::text
+           and ready.name = any(:names::text[])
+         order by ready.priority, ready.available_at, ready.run_id, ready.place
+         limit :most::bigint) as found
+
+-- name: find_leases
+-- What a worker holds.
+select open_run.run_id, 0::bigint
+  from perdure.open_run
+  join perdure.run on run.run_id = open_run.run_id
+ where open_run.task_owner = :owner::text
+   and run.namespace = :namespace::text
+union all
+select operation.run_id, operation.sequence
+  from perdure.operation
+  join perdure.run on run.run_id = operation.run_id
+ where operation.lease_owner = :owner::text
+   and run.namespace = :namespace::text
+
+-- name: find_poll_leases
+-- Leases that were granted to some polls.
+select run.namespace, open_run.task_owner, open_run.task_poll, open_run.run_id, 0::bigint
+  from perdure.open_run
+  join perdure.run on run.run_id = open_run.run_id
+ where open_run.task_owner = any(:owners::text[])
+   and open_run.task_poll = any(:polls::text[])
+union all
+select run.namespace, operation.lease_owner, operation.lease_poll, operation.run_id,
+       operation.sequence
+  from perdure.operation
+  join perdure.run on run.run_id = operation.run_id
+ where operation.lease_owner = any(:owners::text[])
+   and operation.lease_poll = any(:polls::text[])
+
+-- name: take_due
+-- The targets whose deadline has come, taken for a while. What another node takes is left to it.
+with due as (
+    select deadline.kind, deadline.target
+      from perdure.deadline
+     where deadline.due_at <= :now::bigint
+       and deadline.taken_until <= :now::bigint
+       and deadline.kind = 'run'
+     order by deadline.due_at, deadline.kind, deadline.target
+     limit :most::bigint
+       for update skip locked
+),
+taken as (
+    update perdure.deadline
+       set taken_until = :until::bigint
+      from due
+     where deadline.kind = due.kind
+       and deadline.target = due.target
+    returning deadline.due_at, deadline.target
+)
+select target
+  from taken
+ order by due_at, target
+
+-- name: enrol
+-- Take part, or take part anew: whatever an earlier connection of this node still has under way
+-- is either on disk when this returns, or can no longer get there.
+insert into perdure.node (node_id, epoch, seen_at)
+values (:node_id::text, 1, :now::bigint)
+on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
+returning epoch
+
+-- name: leave
+-- Say goodbye: this node writes no more.
+with gone as (
+    delete from perdure.node
+     where node_id = :node_id::text
+)
+delete from perdure.beat
+ where node_id = :node_id::text
+
+-- name: find_beat
+select number
+  from perdure.beat
+ where node_id = :node_id::text
+   and number = :number::bigint
+
+-- name: note_life
+-- This node lives, and needs its old beats no more.
+with alive as (
+    update perdure.node
+       set seen_at = :now::bigint
+     where node_id = :node_id::text
+)
+delete from perdure.beat
+ where node_id = :node_id::text
+   and number < :before::bigint
+
+-- name: forget_nodes
+with gone as (
+    delete from perdure.node
+     where seen_at < :before::bigint
+    returning node_id
+)
+delete from perdure.beat
+ using gone
+ where beat.node_id = gone.node_id

@@ -1,0 +1,149 @@
+-- What readers ask. None of these decides anything.
+
+-- name: read_run
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state), steps.sequences, steps.data
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ cross join lateral (
+    select array_agg(sequence order by sequence) as sequences,
+           array_agg(data order by sequence) as data
+      from perdure.operation
+     where operation.run_id = run.run_id
+ ) as steps
+ where run.run_id = :run_id::text
+
+-- name: read_instance
+-- Every run of a workflow id, oldest first.
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state)
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.workflow_id = :workflow_id::text
+ order by run.run_number
+
+-- name: read_list
+-- One page of runs, newest first, behind a cursor.
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state)
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+   and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
+ order by run.started_at desc, run.run_id desc
+ limit :most::bigint
+
+-- name: read_open_list
+-- The same for runs that are open: there may be few of them among many.
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, open_run.status, run.closed_at, open_run.version, open_run.task_owner,
+       open_run.state
+  from perdure.run
+  join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.closed_at is null
+   and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:statuses::text[] is null or open_run.status = any(:statuses::text[]))
+   and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
+ order by run.started_at desc, run.run_id desc
+ limit :most::bigint
+
+-- name: read_chunks
+-- The chunks of a history that reach behind a sequence, oldest first, at most enough of them for
+-- a page: every chunk has at least one event.
+select first_sequence, last_sequence, events
+  from perdure.history
+ where run_id = :run_id::text
+   and first_sequence >= (select coalesce(max(before.first_sequence), 1)
+                            from perdure.history as before
+                           where before.run_id = :run_id::text
+                             and before.first_sequence <= :after::bigint + 1)
+ order by first_sequence
+ limit :most::bigint
+
+-- name: read_last_chunk
+select events
+  from perdure.history
+ where run_id = :run_id::text
+ order by first_sequence desc
+ limit 1
+
+-- name: load_workers
+select revision, data
+  from perdure.worker
+ order by namespace, worker_id
+
+-- name: load_changed_workers
+-- Registrations that changed lately, on whichever node.
+select revision, data
+  from perdure.worker
+ where changed_at >= :since::bigint
+
+-- name: load_namespaces
+select name
+  from perdure.namespace
+ order by name
+
+-- name: load_ready_names
+select distinct namespace, queue, kind, name
+  from perdure.ready
+
+-- name: load_lease_owners
+-- Everybody who holds a lease.
+select run.namespace, open_run.task_owner
+  from perdure.open_run
+  join perdure.run on run.run_id = open_run.run_id
+ where open_run.task_owner is not null
+union
+select run.namespace, operation.lease_owner
+  from perdure.operation
+  join perdure.run on run.run_id = operation.run_id
+ where operation.lease_owner is not null
+
+-- name: find_next_due
+-- The next deadline, or when one that a node has taken up is free again.
+select least(
+    (select due_at
+       from perdure.deadline
+      where due_at > :now::bigint
+      order by due_at
+      limit 1),
+    (select min(greatest(due_at, taken_until))
+       from perdure.deadline
+      where due_at <= :now::bigint)
+)
+
+-- name: read_versions
+-- How far some runs have come.
+select run.run_id, coalesce(open_run.version, run.version)
+  from unnest(:run_ids::text[]) as ids (run_id)
+  join perdure.run on run.run_id = ids.run_id
+  left join perdure.open_run on open_run.run_id = ids.run_id
+
+-- name: read_clock
+-- The time that all nodes go by.
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+
+-- name: check
+select 1
+
+-- name: tell
+-- A hint for every node that listens.
+select pg_notify(:channel::text, :text::text)
+
+-- name: tell_node
+-- A parcel for one node, part by part.
+select pg_notify(:channel::text, parcel.part)
+  from unnest(:parts::text[]) with ordinality as parcel (part, place)
+ order by parcel.place

@@ -1,0 +1,74 @@
+"""Named queries with numbered values, and commits put together from the parts they need."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.store.queries import load_queries
+
+PACKAGE = "perdure.store.postgres"
+_NAME = re.compile(r"(?<!:):([a-z_]+)")
+
+HOLDS = ("fence", "hold_open", "hold_closed", "hold_workers")
+_CHECKS = {
+    "fence": "fence_ok",
+    "hold_open": "held_open_ok",
+    "hold_closed": "held_closed_ok",
+    "hold_workers": "held_workers_ok",
+}
+
+
+def numbered(text: str, first: int = 1) -> tuple[str, list[str]]:
+    """A query with `$1`, `$2` for its named values, and their names in that order."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in names:
+            names.append(name)
+        return f"${first + names.index(name)}"
+
+    return _NAME.sub(number, text), names
+
+
+class Statements:
+    """Every statement of the store, by name."""
+
+    def __init__(self) -> None:
+        self._parts = queries = load_queries(PACKAGE)
+        self._plain = {
+            name: numbered(text)[0] for name, text in queries.items() if not _is_part(text)
+        }
+        self._commits: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._plain[name]
+
+    def commit(self, parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[Any]]:
+        """One statement that does everything, and its values."""
+        wanted = tuple(parts)
+        known = self._commits.get(wanted)
+        if known is None:
+            known = self._commits[wanted] = self._compose(wanted)
+        text, names = known
+        return text, [parts[part][name] for part, name in names]
+
+    def _compose(self, wanted: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
+        names: list[tuple[str, str]] = []
+        written: dict[str, str] = {}
+        for part in wanted:
+            text, own = numbered(self._parts[part], first=len(names) + 1)
+            written[part] = text
+            names.extend((part, name) for name in own)
+        holds = [part for part in wanted if part in HOLDS]
+        checks = " and ".join(f"(select ok from {_CHECKS[part]})" for part in holds)
+        whole = self._parts["whole"].format(
+            holds=",\n".join(written[part] for part in holds),
+            checks=checks,
+            writes=",\n".join(written[part] for part in wanted if part not in HOLDS),
+        )
+        return whole, names
+
+
+def _is_part(text: str) -> bool:
+    return "{holds}" in text or re.match(r"[a-z_]+ as \(", text) is not None

@@ -1,0 +1,395 @@
+"""The PostgreSQL store: one lane for the beat, a few readers, nothing assumed.
+
+A beat loads with one statement and commits with one. What it decided on is locked and compared by
+version in the statement that writes, so a race that is lost writes nothing. When the connection
+breaks in the middle of a commit, the number of the node's last beat on disk says how it ended.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any
+
+import asyncpg
+
+from perdure.clock import Clock
+from perdure.core.fleet.worker import Worker
+from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, SECOND
+from perdure.core.run.state import Run
+from perdure.core.run.status import CLOSED, RunStatus, bucket
+from perdure.store import rows
+from perdure.store.interface import (
+    Changes,
+    Conflict,
+    Instance,
+    LeasedTask,
+    ListCursor,
+    PollLease,
+    QueueKey,
+    ReadyTask,
+    Receipt,
+    ReceiptKey,
+    RunFilter,
+    Unavailable,
+)
+from perdure.store.postgres.errors import Lost, is_lost, translated
+from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
+from perdure.store.postgres.schema import (
+    add_partitions,
+    migrate,
+    require_finished,
+    require_safe,
+)
+from perdure.store.postgres.statements import Statements
+from perdure.store.postgres.writing import collect, parts_of
+
+READERS_MAX = 4
+"""How many readers may ask at the same time."""
+_DUE_TAKEN = 5 * SECOND
+"""How long due rows are a node's alone: if it dies with them, others take them up then."""
+_BEATS_KEPT = 100
+"""Of its own beats a node needs to find only the last one again."""
+_GOODBYE_SECONDS = 2.0
+_NODE_FORGOTTEN = 7 * 86_400 * SECOND
+_END_OF_TIME = 2**62
+_BEGIN = "begin; set local lock_timeout = '250ms'"
+_NOTHING: Mapping[str, Run] = {}
+
+
+class PostgresStore:
+    """One database that several nodes share."""
+
+    is_shared = True
+
+    def __init__(self, url: str, *, node_id: str, clock: Clock, pooled: bool = False) -> None:
+        self._sql = Statements()
+        self._node_id = node_id
+        self._clock = clock
+        self._epoch = 0
+        self._beat = 0
+        self._in_transaction = False
+        self._lane = Line(url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol)
+        self._reader_lines = [Line(url, pooled=pooled, session=SESSION) for _ in range(READERS_MAX)]
+        self._readers: asyncio.LifoQueue[Line] = asyncio.LifoQueue()
+        for line in self._reader_lines:
+            self._readers.put_nowait(line)
+
+    async def open(self) -> None:
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(self.close)
+            await self.migrate()
+            async with self._reader() as line:
+                await require_finished(await line.connect())
+            await self._lane.connect_patiently()
+            await self.make_room()
+            undo.pop_all()
+
+    async def migrate(self) -> list[int]:
+        """Bring the schema up to date; returns the versions that were applied."""
+        async with self._reader() as line:
+            await line.connect_patiently()
+            connection = await line.connect()
+            try:
+                await require_safe(connection)
+                return await migrate(connection)
+            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
+                line.drop()
+                if isinstance(error, asyncpg.PostgresError) and not is_lost(error):
+                    raise translated(error) from error
+                raise Unavailable("storage_unavailable", f"the store went away: {error}") from error
+
+    async def make_room(self) -> None:
+        async with self._reader() as line:
+            await line.connect_patiently()
+            await add_partitions(await line.connect(), self._clock.now())
+        await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
+
+    async def note_life(self) -> None:
+        await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
+
+    async def close(self) -> None:
+        if self._lane.is_open:
+            # Else it looks for a while as if we still wrote.
+            with contextlib.suppress(Lost, Unavailable, Conflict, TimeoutError):
+                async with asyncio.timeout(_GOODBYE_SECONDS):
+                    await self._lane.ask(self._sql["leave"], self._node_id)
+        await self._lane.close()
+        for line in self._reader_lines:
+            await line.close()
+
+    async def _enrol(self, line: Line) -> None:
+        """On a new connection: from now on nothing of an older one can be committed any more."""
+        found = await line.ask(self._sql["enrol"], self._node_id, self._clock.now())
+        self._epoch = found[0][0]
+        self._in_transaction = False
+
+    # Loading -------------------------------------------------------------------------------------
+
+    async def load_runs(
+        self, run_ids: Collection[str], held: Mapping[str, Run] = _NOTHING
+    ) -> list[Run]:
+        ids = list(run_ids)
+        versions = [held[run_id].version if run_id in held else -1 for run_id in ids]
+        known = [_events_known(held.get(run_id)) for run_id in ids]
+        changed = await self._ask("load_runs", ids, versions, known, RUN_HISTORY_CACHE_BYTES_MAX)
+        runs = {run_id: held[run_id] for run_id in ids if run_id in held}
+        for row in changed:
+            run = await self._run_of(row, held.get(row[0]))
+            runs[run.run_id] = run
+        return list(runs.values())
+
+    async def _run_of(self, row: asyncpg.Record, held: Run | None) -> Run:
+        run = _run_of(row)
+        for sequence, data in zip(row[13] or (), row[14] or (), strict=True):
+            run.operations[sequence] = rows.operation_of(data)
+        for position, data in zip(row[15] or (), row[16] or (), strict=True):
+            run.inbox[position] = rows.signal_of(data)
+        chunks = row[17] or []
+        run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
+        if held is not None and _events_known(held):
+            run.arguments = held.arguments
+            run.opening, run.opening_bytes = held.opening, held.opening_bytes
+            if len(run.events) == run.history_count - held.history_count:
+                # Nothing is missing between what memory has and what is new.
+                run.events = held.events + run.events
+        elif run.events_first == 1 and chunks:
+            run.arguments = rows.arguments_of(chunks[0])
+        elif run.plain_input is not None:
+            # Its start events may still be encoded anew, so all must be there.
+            every = await self._ask("load_chunks", run.run_id)
+            run.events = [event for (chunk,) in every for event in rows.events_of(chunk)]
+            run.arguments = rows.arguments_of(every[0][0])
+        else:
+            first = await self._ask("load_first_chunk", run.run_id)
+            run.arguments = rows.arguments_of(first[0][0])
+        run.events_bytes = sum(map(len, run.events))
+        return run
+
+    async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
+        wanted = list(instances)
+        found = await self._ask(
+            "find_current", [i.namespace for i in wanted], [i.workflow_id for i in wanted]
+        )
+        return {Instance(plain(row[0]), plain(row[1])): row[2] for row in found}
+
+    async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]:
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        found = await self._ask("find_receipts", *columns)
+        return {ReceiptKey(*map(plain, row[:4])): rows.receipt_of(row[4]) for row in found}
+
+    async def find_workers(
+        self, keys: Collection[tuple[str, str]]
+    ) -> Mapping[tuple[str, str], tuple[int, Worker]]:
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        known = [
+            (row[0], rows.worker_of(row[1])) for row in await self._ask("find_workers", *columns)
+        ]
+        return {(w.namespace, w.worker_id): (revision, w) for revision, w in known}
+
+    async def load_ready(
+        self, key: QueueKey, names: Collection[str], limit: int
+    ) -> list[ReadyTask]:
+        """The rows stay locked until the beat ends, so that no other node decides on them."""
+        await self._begin()
+        found = await self._ask("load_ready", *key, list(names), limit)
+        return [ReadyTask(row[0], row[1], plain(row[2])) for row in found]
+
+    async def hold(self, run_ids: Collection[str]) -> None:
+        await self._begin()
+        await self._ask("hold_runs", list(run_ids))
+
+    async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
+        return int((await self._ask("count_ready", *key, list(names), limit))[0][0])
+
+    async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
+        return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
+
+    async def _begin(self) -> None:
+        if not self._in_transaction:
+            await self._lane.connect_patiently()
+            try:
+                await self._lane.command(_BEGIN)
+            except Lost as error:
+                raise Conflict("the connection broke before anything was written") from error
+            self._in_transaction = True
+
+    async def _ask(self, query: str, *values: Any) -> list[asyncpg.Record]:
+        if not self._in_transaction:
+            return await self._lane.ask_patiently(self._sql[query], *values)
+        try:
+            return await self._lane.ask(self._sql[query], *values)
+        except Lost as error:
+            self._in_transaction = False
+            raise Conflict("the connection broke before anything was written") from error
+
+    # Committing ----------------------------------------------------------------------------------
+
+    async def commit(self, changes: Changes) -> None:
+        if not self._in_transaction:
+            await self._lane.connect_patiently()
+        self._beat += 1
+        now = self._clock.now()
+        parts: dict[str, dict[str, Any]] = {
+            "fence": {"node_id": self._node_id, "epoch": self._epoch},
+            "note_beat": {"node_id": self._node_id, "number": self._beat},
+            **parts_of(collect(changes)),
+        }
+        for part in ("insert_worker", "update_worker"):
+            if part in parts:
+                parts[part]["now"] = now
+        text, values = self._sql.commit(parts)
+        try:
+            ((is_done, is_fenced),) = await self._lane.ask(text, *values)
+            if self._in_transaction:
+                await self._lane.command("commit" if is_done else "rollback")
+                self._in_transaction = False
+        except Lost:
+            self._in_transaction = False
+            if not await self._is_on_disk():
+                raise Conflict("the connection broke before the commit") from None
+            is_done = is_fenced = True
+        if not is_fenced:
+            # Somebody forgot this node; a new connection enrols it again.
+            self._lane.drop()
+        if not is_done:
+            raise Conflict("another node was faster")
+        for run in changes.runs:
+            run.version += 1
+
+    async def _is_on_disk(self) -> bool:
+        """How a commit ended whose connection broke.
+
+        A new connection ends what the old one had under way. Until there is one nobody knows, and
+        nothing may be decided again.
+        """
+        try:
+            return bool(await self._ask("find_beat", self._node_id, self._beat))
+        except (Conflict, Unavailable) as error:
+            told = f"how a commit ended is not known: {error}"
+            raise Unavailable("storage_unavailable", told, 2) from error
+
+    async def release(self) -> None:
+        if not self._in_transaction:
+            return
+        self._in_transaction = False
+        try:
+            await self._lane.command("rollback")
+        except (Lost, Unavailable, Conflict):
+            # It is gone, and its locks with it.
+            self._lane.drop()
+
+    # Reading -------------------------------------------------------------------------------------
+
+    async def load_workers(self) -> list[Worker]:
+        return [rows.worker_of(row[1]) for row in await self._read("load_workers")]
+
+    async def load_changed_workers(self, since: int) -> list[Worker]:
+        return [rows.worker_of(row[1]) for row in await self._read("load_changed_workers", since)]
+
+    async def load_namespaces(self) -> list[str]:
+        return [plain(row[0]) for row in await self._read("load_namespaces")]
+
+    async def load_lease_owners(self) -> list[tuple[str, str]]:
+        return [(plain(row[0]), plain(row[1])) for row in await self._read("load_lease_owners")]
+
+    async def find_poll_leases(
+        self, owners: Collection[str], poll_ids: Collection[str]
+    ) -> list[PollLease]:
+        found = await self._read("find_poll_leases", list(owners), list(poll_ids))
+        return [
+            PollLease(plain(row[0]), plain(row[1]), plain(row[2]), row[3], row[4]) for row in found
+        ]
+
+    async def read_versions(self, run_ids: Collection[str]) -> Mapping[str, int]:
+        return {row[0]: row[1] for row in await self._read("read_versions", list(run_ids))}
+
+    async def read_clock(self) -> int:
+        return int((await self._read("read_clock"))[0][0])
+
+    async def load_due(self, now: int, limit: int) -> list[str]:
+        return [row[0] for row in await self._read("take_due", now, limit, now + _DUE_TAKEN)]
+
+    async def find_next_due(self, now: int) -> int | None:
+        due_at = (await self._read("find_next_due", now))[0][0]
+        return None if due_at is None else int(due_at)
+
+    async def load_ready_names(self) -> list[tuple[QueueKey, str]]:
+        found = await self._read("load_ready_names")
+        return [(QueueKey(*map(plain, row[:3])), plain(row[3])) for row in found]
+
+    async def check(self) -> None:
+        await self._read("check")
+
+    async def read_run(self, run_id: str) -> Run | None:
+        found = await self._read("read_run", run_id)
+        if not found:
+            return None
+        run = _run_of(found[0])
+        for sequence, data in zip(found[0][12] or (), found[0][13] or (), strict=True):
+            run.operations[sequence] = rows.operation_of(data)
+        return run
+
+    async def read_instance(self, instance: Instance) -> Sequence[Run]:
+        return [_run_of(row) for row in await self._read("read_instance", *instance)]
+
+    async def read_list(self, wanted: RunFilter, after: ListCursor | None, limit: int) -> list[Run]:
+        statuses = None
+        query = "read_list"
+        if wanted.bucket is not None:
+            chosen = [status for status in RunStatus if bucket(status) == wanted.bucket]
+            statuses = [status.value for status in chosen]
+            if chosen and CLOSED.isdisjoint(chosen):
+                query = "read_open_list"
+        cursor = ListCursor(_END_OF_TIME, "") if after is None else after
+        found = await self._read(
+            query,
+            wanted.namespace,
+            *cursor,
+            wanted.workflow_type,
+            statuses,
+            wanted.text,
+            limit,
+        )
+        return [_run_of(row) for row in found]
+
+    async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
+        events: list[bytes] = []
+        found = await self._read("read_chunks", run_id, after, limit + 1)
+        for first, last, chunk in found:
+            if last > after:
+                events.extend(rows.events_of(chunk)[max(after + 1 - first, 0) :])
+            if len(events) >= limit:
+                break
+        return events[:limit]
+
+    async def read_last_events(self, run_id: str) -> list[bytes]:
+        found = await self._read("read_last_chunk", run_id)
+        return rows.events_of(found[0][0]) if found else []
+
+    async def _read(self, query: str, *values: Any) -> list[asyncpg.Record]:
+        async with self._reader() as line:
+            return await line.ask_patiently(self._sql[query], *values)
+
+    @contextlib.asynccontextmanager
+    async def _reader(self) -> AsyncIterator[Line]:
+        line = await self._readers.get()
+        try:
+            yield line
+        except asyncio.CancelledError:
+            # Its answer may still be under way.
+            line.drop()
+            raise
+        finally:
+            self._readers.put_nowait(line)
+
+
+def _events_known(run: Run | None) -> int:
+    """How many events of a held run need not be loaded again."""
+    if run is None or run.plain_input is not None or not run.events:
+        return 0
+    return run.history_count
+
+
+def _run_of(row: asyncpg.Record) -> Run:
+    texts = (plain(row[number]) for number in range(5))
+    return rows.run_of((*texts, *row[5:12]))

@@ -1,0 +1,166 @@
+"""What a beat writes, sorted under the parts of its statement."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from perdure.core.fleet.worker import Worker
+from perdure.core.run.state import Activity, Run
+from perdure.store import rows
+from perdure.store.interface import Changes
+
+COLUMNS: dict[str, tuple[str, ...]] = {
+    "hold_open": ("run_ids", "versions"),
+    "hold_closed": ("run_ids", "versions"),
+    "hold_workers": ("namespaces", "worker_ids", "revisions"),
+    "insert_run": (
+        "run_ids",
+        "namespaces",
+        "workflow_ids",
+        "workflow_types",
+        "queues",
+        "run_numbers",
+        "started_ats",
+        "statuses",
+        "closed_ats",
+        "versions",
+        "states",
+    ),
+    "insert_open": ("run_ids", "statuses", "versions", "owners", "polls", "states"),
+    "update_open": ("run_ids", "statuses", "versions", "owners", "polls", "states"),
+    "delete_open": ("run_ids",),
+    "close_run": ("run_ids", "statuses", "closed_ats", "versions", "states"),
+    "put_operation": ("run_ids", "sequences", "owners", "polls", "data"),
+    "delete_operation": ("run_ids", "sequences"),
+    "put_signal": ("run_ids", "positions", "data"),
+    "delete_signal": ("run_ids", "positions"),
+    "insert_chunk": ("run_ids", "firsts", "lasts", "events"),
+    "rewrite_first_chunk": ("run_ids", "events"),
+    "put_ready": (
+        "run_ids",
+        "places",
+        "namespaces",
+        "queues",
+        "kinds",
+        "names",
+        "priorities",
+        "available_ats",
+    ),
+    "delete_ready": ("run_ids", "places"),
+    "put_deadline": ("targets", "due_ats"),
+    "delete_deadline": ("targets",),
+    "put_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data"),
+    "insert_worker": ("namespaces", "worker_ids", "data"),
+    "update_worker": ("namespaces", "worker_ids", "data"),
+    "delete_worker": ("namespaces", "worker_ids"),
+}
+"""The parts in the order in which they stand, and the values of each."""
+
+Batches = dict[str, list[tuple[Any, ...]]]
+
+
+def collect(changes: Changes) -> Batches:
+    """Rows by part."""
+    batches: Batches = {}
+    for run in changes.runs:
+        _collect_run(run, batches)
+    for key, receipt in changes.receipts.items():
+        _add(batches, "put_receipt", (*key, rows.encode(receipt)))
+    for (namespace, worker_id), worker in changes.workers.items():
+        _collect_worker(namespace, worker_id, worker, changes.worker_revisions, batches)
+    return batches
+
+
+def parts_of(batches: Batches) -> dict[str, dict[str, list[Any]]]:
+    """Rows turned into columns, in the order of the parts."""
+    return {
+        part: dict(zip(names, _columns(batches[part], len(names)), strict=True))
+        for part, names in COLUMNS.items()
+        if part in batches
+    }
+
+
+def _columns(values: list[tuple[Any, ...]], width: int) -> Iterable[list[Any]]:
+    return ([row[number] for row in values] for number in range(width))
+
+
+def _add(batches: Batches, part: str, row: tuple[Any, ...]) -> None:
+    batches.setdefault(part, []).append(row)
+
+
+def _collect_worker(
+    namespace: str,
+    worker_id: str,
+    worker: Worker | None,
+    revisions: dict[tuple[str, str], int],
+    batches: Batches,
+) -> None:
+    revision = revisions.get((namespace, worker_id), 0)
+    if revision:
+        _add(batches, "hold_workers", (namespace, worker_id, revision))
+    if worker is None:
+        _add(batches, "delete_worker", (namespace, worker_id))
+        return
+    part = "update_worker" if revision else "insert_worker"
+    _add(batches, part, (namespace, worker_id, rows.encode(worker)))
+
+
+def _collect_run(run: Run, batches: Batches) -> None:
+    unsaved = run.unsaved
+    row = rows.run_row(run)
+    run_id, state = run.run_id, row[11]
+    status, closed_at, owner = row[7], row[8], row[10]
+    task = run.task
+    poll = None if task is None or task.lease is None else task.lease.poll_id
+    version = run.version + 1
+    if unsaved.created:
+        kept = state if run.is_closed else None
+        _add(batches, "insert_run", (*row[:9], version, kept))
+        if not run.is_closed:
+            _add(batches, "insert_open", (run_id, status, version, owner, poll, state))
+    elif unsaved.was_closed:
+        _add(batches, "hold_closed", (run_id, run.version))
+        _add(batches, "close_run", (run_id, status, closed_at, version, state))
+    else:
+        _add(batches, "hold_open", (run_id, run.version))
+        if run.is_closed:
+            _add(batches, "delete_open", (run_id,))
+            _add(batches, "close_run", (run_id, status, closed_at, version, state))
+        else:
+            _add(batches, "update_open", (run_id, status, version, owner, poll, state))
+    _collect_beside(run, batches)
+
+
+def _collect_beside(run: Run, batches: Batches) -> None:
+    """What stands in other tables."""
+    unsaved = run.unsaved
+    run_id = run.run_id
+    if unsaved.rewritten is not None:
+        _add(batches, "rewrite_first_chunk", (run_id, unsaved.rewritten))
+    if unsaved.events:
+        first = run.history_count - len(unsaved.events) + 1
+        chunk = (run_id, first, run.history_count, b",".join(unsaved.events))
+        _add(batches, "insert_chunk", chunk)
+    for sequence in unsaved.operations:
+        operation = run.operations.get(sequence)
+        if operation is None:
+            _add(batches, "delete_operation", (run_id, sequence))
+            continue
+        lease = operation.lease if isinstance(operation, Activity) else None
+        owner, poll = (None, None) if lease is None else (lease.owner, lease.poll_id)
+        _add(batches, "put_operation", (run_id, sequence, owner, poll, rows.encode(operation)))
+    for position in unsaved.inbox:
+        signal = run.inbox.get(position)
+        if signal is None:
+            _add(batches, "delete_signal", (run_id, position))
+        else:
+            _add(batches, "put_signal", (run_id, position, rows.encode(signal)))
+    for place, is_ready in unsaved.ready.items():
+        if is_ready:
+            _add(batches, "put_ready", rows.ready_row(run, place))
+        else:
+            _add(batches, "delete_ready", (run_id, place))
+    if run.due_at != unsaved.due_at:
+        if run.due_at is None:
+            _add(batches, "delete_deadline", (run_id,))
+        else:
+            _add(batches, "put_deadline", (run_id, run.due_at))

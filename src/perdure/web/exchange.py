@@ -1,0 +1,82 @@
+"""One request on its way to its answer.
+
+A handler is a coroutine. One that waits for little else than the engine is driven from here, step
+by step: a task of its own would cost as much as the work that most requests are. Every other
+handler gets a task.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from perdure.web.app import Application
+from perdure.web.message import Request, Response
+from perdure.web.routing import Surface
+
+Reply = Callable[[Request, Response], None]
+Spawn = Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Exchange:
+    """Admits a request, has it handled and replies, exactly once and whatever happens."""
+
+    __slots__ = ("_app", "_handling", "_reply", "_request", "_surface")
+
+    def __init__(self, app: Application, request: Request, reply: Reply) -> None:
+        self._app = app
+        self._request = request
+        self._reply = reply
+        self._surface: Surface | None = None
+        self._handling: Coroutine[Any, Any, Response]
+
+    def start(self, spawn: Spawn) -> None:
+        """Reply now, or as soon as there is an answer."""
+        request = self._request
+        try:
+            route = self._app.find(request)
+            self._surface = route.surface
+            self._app.admit(request, route)
+        except Exception as error:
+            self._refuse(error)
+            return
+        self._handling = route.handler(request)
+        if route.lean:
+            self._step()
+        else:
+            spawn(self._run())
+
+    def _step(self, awaited: "asyncio.Future[Any] | None" = None) -> None:
+        """Go on to where the handler waits for a future, or to its end."""
+        try:
+            awaited = self._handling.send(None)
+        except StopIteration as end:
+            self._finish(end.value)
+            return
+        except (Exception, asyncio.CancelledError) as error:
+            self._refuse(error)
+            return
+        if awaited is None:
+            # Only a turn of the loop was asked for.
+            asyncio.get_running_loop().call_soon(self._step)
+        else:
+            # What a task does to say that it has seen what is awaited.
+            awaited._asyncio_future_blocking = False
+            # Some futures tell a listener at once; others in the next turn of the loop.
+            getattr(awaited, "tell", awaited.add_done_callback)(self._step)
+
+    async def _run(self) -> None:
+        try:
+            response = await self._handling
+        except Exception as error:
+            self._refuse(error)
+        else:
+            self._finish(response)
+
+    def _refuse(self, error: BaseException) -> None:
+        self._finish(self._app.refuse(self._request, self._surface, error))
+
+    def _finish(self, response: Response) -> None:
+        request = self._request
+        if b"accept-encoding" in request.headers:
+            self._app.compress(request, response)
+        self._reply(request, response)

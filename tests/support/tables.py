@@ -1,0 +1,62 @@
+"""Our tables in a PostgreSQL, without the store: made, emptied, read."""
+
+import asyncio
+
+import asyncpg
+
+from perdure.store.postgres.store import PostgresStore
+from tests.support.clock import FakeClock
+from tests.support.postgres import Cluster
+
+Rows = dict[str, list[tuple[object, ...]]]
+
+OF_NODES = ("node", "beat")
+"""What says who takes part, and what has been done; not what it was."""
+KEPT = ("schema_version", "namespace")
+_TABLES = """
+    select relname
+      from pg_class
+      join pg_namespace on pg_namespace.oid = relnamespace
+     where nspname = 'perdure' and relkind in ('r', 'p') and not relispartition
+     order by relname
+"""
+
+
+def migrated_database(cluster: Cluster) -> str:
+    """A database of its own with the schema in it; returns its URL."""
+    return cluster.fresh_database(cluster.template("migrated", _migrate))
+
+
+def _migrate(url: str) -> None:
+    async def migrate() -> None:
+        store = PostgresStore(url, node_id="first", clock=FakeClock())
+        await store.open()
+        await store.close()
+
+    asyncio.run(migrate())
+
+
+async def every_row(url: str) -> Rows:
+    """Every row of every table at one moment, except who takes part."""
+    connection = await asyncpg.connect(url)
+    try:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            tables = [name for (name,) in await connection.fetch(_TABLES) if name not in OF_NODES]
+            return {
+                name: sorted(
+                    map(tuple, await connection.fetch(f"select * from perdure.{name}")), key=repr
+                )
+                for name in tables
+            }
+    finally:
+        await connection.close()
+
+
+async def empty(url: str) -> None:
+    """Forget everything, but not the schema."""
+    connection = await asyncpg.connect(url)
+    try:
+        tables = [name for (name,) in await connection.fetch(_TABLES) if name not in KEPT]
+        await connection.execute(";".join(f"delete from perdure.{name}" for name in tables))
+    finally:
+        await connection.close()
