@@ -21,6 +21,8 @@ ON_BOTH_STORES = {
     "test_registration",
     "test_start",
     "test_task_history",
+    "test_updates",
+    "test_validations",
     "test_workflow_tasks",
 }
 """What stands behind the doors. The doors themselves never learn which store there is."""

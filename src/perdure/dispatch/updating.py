@@ -5,8 +5,8 @@ itself now and then, because the hint may have been given elsewhere.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 from perdure.core.limits import UPDATE_WAITERS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
@@ -27,14 +27,11 @@ class News:
     def looked(self) -> None:
         self._woken.clear()
 
-    async def wait(self, seconds: float) -> bool:
-        """Return when there is news, or after a while; whether there was any."""
-        try:
+    async def wait(self, seconds: float) -> None:
+        """Return when there is news, or after a while."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        except TimeoutError:
-            return False
-        return True
 
 
 class UpdateWaiters:
@@ -59,7 +56,7 @@ class UpdateWaiters:
         if self._count >= UPDATE_WAITERS_MAX:
             raise LongPollCapacityExhausted(f"{self._count} clients wait for updates already")
 
-    @contextmanager
+    @contextlib.contextmanager
     def expecting(self, run_id: str, update_id: str) -> Iterator[News]:
         """Hear of one update for as long as the block lasts."""
         news = News()

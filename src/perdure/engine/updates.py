@@ -171,11 +171,10 @@ class LookAtUpdate(Operation):
         run = world.runs.get(self._run_id)
         if run is None or run.namespace != self._namespace:
             return UpdateView(status=UNKNOWN)
-        return look_at_update(run, self._update_id)
+        return _look(run, self._update_id)
 
 
-def look_at_update(run: Run, update_id: str) -> UpdateView:
-    """Where an update stands, as far as a run knows that may have been read without its inbox."""
+def _look(run: Run, update_id: str) -> UpdateView:
     for ended in run.updates_ended:
         if ended.update_id == update_id:
             event = None

@@ -24,7 +24,6 @@ from perdure.engine.updates import (
     RejectUpdate,
     UpdateRun,
     UpdateView,
-    look_at_update,
 )
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.control import command_target, encode_for_run
@@ -141,12 +140,12 @@ class Updates:
         admitted = ticket.admitted
         if admitted.accepted_at is not None and ticket.wait_for == "accepted":
             return UpdateView(status="accepted", accepted_at=admitted.accepted_at)
+        look = LookAtUpdate(ticket.namespace, admitted.run_id, admitted.update_id)
         with self._waiters.expecting(admitted.run_id, admitted.update_id) as news:
             request.watch(news.tell)
-            is_hinted = True
             while True:
                 news.looked()
-                view = await self._look(ticket, is_hinted=is_hinted)
+                view: UpdateView = await self._engine.submit(look)
                 if view.status not in OPEN:
                     return view
                 if view.status == "accepted" and ticket.wait_for == "accepted":
@@ -158,21 +157,7 @@ class Updates:
                 left = began + patience - asyncio.get_running_loop().time()
                 if left <= 0 or request.is_gone or self._waiters.is_closed:
                     return view
-                is_hinted = await news.wait(min(left, limits.UPDATE_RELOOK / limits.SECOND))
-
-    async def _look(self, ticket: Ticket, *, is_hinted: bool) -> UpdateView:
-        """Where the update stands. Without a hint the disk is asked first: it may have moved where
-        this process does not hear of it.
-        """
-        run_id, update_id = ticket.admitted.run_id, ticket.admitted.update_id
-        if not is_hinted:
-            run = await self._engine.store.read_run(run_id)
-            view = UpdateView(status=UNKNOWN) if run is None else look_at_update(run, update_id)
-            if view.status != UNKNOWN:
-                return view
-        look = LookAtUpdate(ticket.namespace, run_id, update_id)
-        found: UpdateView = await self._engine.submit(look)
-        return found
+                await news.wait(min(left, limits.UPDATE_RELOOK / limits.SECOND))
 
     async def _answer(self, request: Request, ticket: Ticket, view: UpdateView) -> Response:
         admitted = ticket.admitted

@@ -188,7 +188,8 @@ put_ready as (
                   :kinds::text[], :names::text[], :priorities::bigint[], :available_ats::bigint[])
         as rows (run_id, place, namespace, queue, kind, name, priority, available_at)
      where (select ok from gate)
-    on conflict (run_id, place) do update set available_at = excluded.available_at
+    on conflict (run_id, place) do update
+       set name = excluded.name, available_at = excluded.available_at
 )
 
 -- name: delete_ready
