@@ -12,6 +12,7 @@ COMFORTABLE = 500
 TASKS: dict[str, tuple[int, str]] = {
     "web/server.py": (1, "one per handler that needs it; kept in a set, awaited by the drain"),
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
+    "protocols/durable_workflow/worker.py": (1, "a read for a lean handler, which awaits it"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
     "dispatch/queries.py": (
         1,

@@ -5,7 +5,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from perdure.core.rejection import QueryTaskQueueFull, QueryWorkerTimeout, Rejection
 from perdure.dispatch.query_book import Query, QueryBook, QueryRules, QueryState
@@ -112,7 +112,7 @@ class Life(RuleBasedStateMachine):
             assert holder is not None
             assert outcome is None or holder.outcome.done()
 
-    @rule(lease=consumes(leases))
+    @rule(lease=leases)
     def give_back(self, lease: QueryLease) -> None:
         query = self.book.take_back(lease)
         assert query is None or query.state is QueryState.PENDING

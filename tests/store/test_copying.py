@@ -224,6 +224,35 @@ def test_old_histories_get_a_partition_of_their_month(a_place: MakePlace) -> Non
     assert placed == [("history_other",), ("history_2023_11",)]
 
 
+def test_every_table_and_column_of_both_stores_is_copied_or_known_to_be_left_out(
+    a_place: MakePlace,
+) -> None:
+    """Who adds a column finds out here that a copy would lose it."""
+    known = {f"{table}.{column}" for table, columns in TABLES.items() for column in columns}
+    about_itself = {"meta", "schema_version", "node", "beat"}
+    begun_anew = {"deadline.taken_until", "worker.revision", "worker.changed_at"}
+    found_out = {"operation.lease_poll", "open_run.task_poll"}
+    of_open_runs = {f"open_run.{column}" for column in ("run_id", "status", "version", "state")}
+    apart = of_open_runs | {"open_run.task_owner"}
+    queries = {
+        "sqlite": "select schema.name, info.name from sqlite_schema as schema, "
+        "pragma_table_info(schema.name) as info where schema.type = 'table'",
+        "postgres": "select table_name::text, column_name::text from information_schema.columns "
+        "where table_schema = 'perdure' and table_name not like 'history\\_%'",
+    }
+    for kind, query in queries.items():
+        place = a_place(kind)
+        with place.keep.opened():
+            pass
+        columns = {
+            f"{table}.{name}" for table, name in place.ask(query) if table not in about_itself
+        }
+        if kind == "sqlite":
+            assert columns == known
+        else:
+            assert columns == (known - {"run.task_owner"}) | begun_anew | found_out | apart
+
+
 # Bounds -----------------------------------------------------------------------------------------
 
 

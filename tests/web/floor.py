@@ -42,6 +42,7 @@ class Floor:
             ("POST", "/echo", self.echo),
             ("GET", "/large", self.large),
             ("GET", "/broken", self.broken),
+            ("GET", "/turning", self.turning),
             ("GET", "/wait/{name}", self.wait),
             ("POST", "/wait/{name}", self.wait),
         )
@@ -71,6 +72,12 @@ class Floor:
     async def large(self, request: Request) -> Response:
         """Much of the same."""
         return Response(200, b'"' + b"x" * LARGE_BYTES + b'"')
+
+    async def turning(self, request: Request) -> Response:
+        """Lets others go first, twice."""
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return Response(200, b"{}")
 
     async def broken(self, request: Request) -> Response:
         raise ValueError("a secret of the inside")

@@ -24,6 +24,12 @@ def test_a_connection_serves_one_request_after_another(floor: Floor) -> None:
         assert "connection" not in answer.headers
 
 
+def test_a_handler_may_let_the_loop_turn(floor: Floor) -> None:
+    stream = floor.connect()
+    stream.send(request("/turning", method="GET"))
+    assert stream.read_answer().ok() == {}
+
+
 def test_pipelined_requests_are_answered_in_their_order(floor: Floor) -> None:
     stream = floor.connect()
 

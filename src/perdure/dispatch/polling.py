@@ -32,6 +32,9 @@ from perdure.store.interface import PollLease, QueueKey, SharedStore
 
 log = logging.getLogger(__name__)
 
+_CROWDED_SECONDS = 0.002
+"""How long to leave a queue to another node at first; longer if it stays there."""
+
 
 class PollStatus(StrEnum):
     """How a poll ended."""
@@ -89,6 +92,7 @@ class Polling:
         # is on disk only.
         self._inherited: set[tuple[str, str]] = set()
         yard.connect(self._look)
+        self._crowded: dict[QueueKey, int] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
     async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
@@ -244,11 +248,18 @@ class Polling:
 
     async def _claim(self, key: QueueKey) -> None:
         try:
-            await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
+            is_crowded = await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
         except Exception as error:
             # The rows are still there; looking again at once would only press a sick disk.
             log.warning("queue %s waits: %s", key.queue, error)
+            is_crowded = False
             await asyncio.sleep(1)
+        if is_crowded:
+            # Another node looks at what we want. Mostly it is done in a moment.
+            tries = self._crowded[key] = self._crowded.get(key, 0) + 1
+            await asyncio.sleep(min(_CROWDED_SECONDS * 2**tries, 1))
+        else:
+            self._crowded.pop(key, None)
         self._yard.claimed(key)
 
 

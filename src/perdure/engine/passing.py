@@ -10,7 +10,7 @@ from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
-from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, Store
+from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, Store, shared
 
 _SLACK = 8
 
@@ -90,7 +90,7 @@ class ShowLeases(Operation):
 class ClaimTasks(Operation):
     """Ready tasks of one queue for its parked pollers."""
 
-    __slots__ = ("_found", "_granting", "_is_all", "_key", "_matcher", "_names")
+    __slots__ = ("_found", "_granting", "_is_all", "_is_crowded", "_key", "_matcher", "_names")
     name = "claim_tasks"
     looks_around = True
     takes_rows = True
@@ -102,18 +102,30 @@ class ClaimTasks(Operation):
         self._names: set[str] = set()
         self._found: list[ReadyTask] = []
         self._is_all = False
+        self._is_crowded = False
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         names, count = self._matcher.wanted(self._key)
-        self._names, self._found, self._is_all = names, [], False
+        self._names, self._found, self._is_all, self._is_crowded = names, [], False, False
         if names:
             # A few more than are wanted, so that a row that cannot be had is not in their way.
             limit = min(count + _SLACK, READY_PER_CLAIM_MAX)
             self._found = await store.load_ready(self._key, names, limit)
-            self._is_all = len(self._found) < limit
+            if len(self._found) < limit:
+                # What another node looks at in this moment was passed over, and is still there.
+                self._is_crowded = await self._are_more(store)
+                self._is_all = not self._is_crowded
         return tuple(task.run_id for task in self._found)
 
-    def decide(self, world: World) -> None:
+    async def _are_more(self, store: Store) -> bool:
+        among = shared(store)
+        found = len(self._found)
+        if among is None:
+            return False
+        return await among.count_ready(self._key, self._names, found + 1) > found
+
+    def decide(self, world: World) -> bool:
+        """Whether there is more that could not be had now."""
         unserved: set[str] = set()
         for run_id, place, name in self._found:
             run = world.runs.get(run_id)
@@ -135,3 +147,4 @@ class ClaimTasks(Operation):
                 self._granting.grant(world, run, place, poller)
         if self._is_all:
             world.exhausted.append((self._key, self._names - unserved))
+        return self._is_crowded

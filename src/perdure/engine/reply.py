@@ -32,7 +32,8 @@ class Reply(asyncio.Future[Any]):
     def cancel(self, msg: Any | None = None) -> bool:
         cancelled = super().cancel(msg)
         if cancelled:
-            self._speak()
+            # Seldom, and by anybody: the listener shall not find itself inside of them.
+            self.get_loop().call_soon(self._speak)
         return cancelled
 
     def _speak(self) -> None:

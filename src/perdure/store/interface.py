@@ -169,6 +169,10 @@ class SharedStore(Store, Protocol):
     """A store that other nodes use too: what they did is asked for, never assumed."""
 
     # For the beat alone.
+    async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
+        """How many ready tasks there are, also those that another node looks at just now."""
+        ...
+
     async def hold(self, run_ids: Collection[str]) -> None:
         """Wait for one's turn at some runs, and keep others from them until the beat ends."""
         ...

@@ -51,10 +51,14 @@ class Exchange:
             awaited = self._handling.send(None)
         except StopIteration as end:
             self._finish(end.value)
+            return
         except (Exception, asyncio.CancelledError) as error:
             self._refuse(error)
+            return
+        if awaited is None:
+            # Only a turn of the loop was asked for.
+            asyncio.get_running_loop().call_soon(self._step)
         else:
-            assert awaited is not None, "a lean handler waits for futures only"
             # What a task does to say that it has seen what is awaited.
             awaited._asyncio_future_blocking = False
             # Some futures tell a listener at once; others in the next turn of the loop.

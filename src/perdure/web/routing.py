@@ -27,8 +27,8 @@ class Surface(Protocol):
 class Route(NamedTuple):
     """A method and a path with `{name}` segments.
 
-    A `lean` handler waits for futures only. It runs outside of any task, so it may not use what
-    needs one (`asyncio.timeout`, task groups).
+    A `lean` handler runs outside of any task of its own, also inside of somebody else's. So it
+    may not use what needs one (`asyncio.timeout`, task groups, most drivers).
     """
 
     method: str

@@ -228,7 +228,7 @@ async def routing(stage: Stage) -> None:
 async def fan_out_hundred(stage: Stage) -> None:
     run = await stage.start("fan-out", 100)
 
-    assert await run.result() == sum(range(1, 101))
+    assert await run.result(patience=50.0) == sum(range(1, 101))
     assert (await run.kinds()).count("ActivityCompleted") == 100
 
 

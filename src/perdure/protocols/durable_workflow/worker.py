@@ -1,9 +1,10 @@
 """The worker plane: registration, polls, and reports on leased tasks."""
 
+import asyncio
 import base64
 import zlib
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Coroutine
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -66,6 +67,8 @@ from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.updates import validation_task
 from perdure.web.message import Request, Response
+
+T = TypeVar("T")
 
 _RESUME_MEMBERS = (
     "workflow_wait_kind",
@@ -210,7 +213,7 @@ class WorkerPlane:
         events = delivery.events
         if events is None:
             store = self._engine.store
-            events = await store.read_history(delivery.run_id, 0, delivery.page_size)
+            events = await _apart(store.read_history(delivery.run_id, 0, delivery.page_size))
         task = _workflow_task(delivery, request.namespace)
         task.update(_page(events, 0, delivery.history_count, body.accept_history_encoding))
         return self._leased(answer, task)
@@ -302,7 +305,7 @@ class WorkerPlane:
             raise InvalidPageToken("the page token points behind the history")
         events = page.events
         if events is None:
-            events = await self._engine.store.read_history(ref.run_id, after, size)
+            events = await _apart(self._engine.store.read_history(ref.run_id, after, size))
             events = events[: max(page.total - after, 0)]
         answer = {
             "task_id": request.params["task_id"],
@@ -388,7 +391,7 @@ class WorkerPlane:
             next_task_id = recorded.next_task_id
         except (StaleAttempt, RunClosed, RunCancelled, RunTerminated):
             # A report that was taken before gets its answer again.
-            known = await find_recorded_outcome(self._engine.store, ref)
+            known = await _apart(find_recorded_outcome(self._engine.store, ref))
             if known != outcome:
                 raise
         return self._surface.answer(
@@ -462,6 +465,11 @@ class WorkerPlane:
         if "heartbeat" in view.deadlines:
             answer["heartbeat_deadline_at"] = instant.text(view.deadlines["heartbeat"])
         return self._surface.answer(200, answer)
+
+
+def _apart(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+    """Read the disk in a task, as handlers without one must; awaited at once."""
+    return asyncio.get_running_loop().create_task(reading)
 
 
 def _or(given: int | None, default: int) -> int:

@@ -198,6 +198,9 @@ class PostgresStore:
         await self._begin()
         await self._ask("hold_runs", list(run_ids))
 
+    async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
+        return int((await self._ask("count_ready", *key, list(names), limit))[0][0])
+
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
         return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
 

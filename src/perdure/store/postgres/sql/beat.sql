@@ -110,6 +110,19 @@ select run_id
  order by run_id
    for update
 
+-- name: count_ready
+-- How many such tasks there are, at most so many, whoever looks at them.
+select count(*)
+  from (select ready.run_id
+          from perdure.ready
+          join perdure.open_run on open_run.run_id = ready.run_id
+         where ready.namespace = :namespace::text
+           and ready.queue = :queue::text
+           and ready.kind = :kind::text
+           and ready.name = any(:names::text[])
+         order by ready.priority, ready.available_at, ready.run_id, ready.place
+         limit :most::bigint) as found
+
 -- name: find_leases
 -- What a worker holds.
 select open_run.run_id, 0::bigint
