@@ -95,12 +95,15 @@ async def announce(run: Run, passenger: str) -> None:
 
 
 async def pay(run: Run, amount: int) -> None:
-    """Send an update until its outcome is known; under one request id it counts once."""
+    """Send an update until it is done; under one request id it counts once.
+
+    One that nobody validated in time is refused for good, so it is sent anew.
+    """
     request_id = uuid.uuid4().hex
 
-    async def ask() -> Any:
+    async def ask() -> str:
         try:
-            return await run.client.update_workflow(
+            answer = await run.client.update_workflow(
                 run.workflow_id,
                 "pay",
                 args=[amount],
@@ -110,9 +113,12 @@ async def pay(run: Run, amount: int) -> None:
         except VALIDATION_FAILED as refusal:
             if not refusal.retryable:
                 raise
-            return {"update_status": "refused"}
+            return "refused"
+        return str(answer["update_status"])
 
-    while (await persist(ask))["update_status"] != "completed":  # noqa: ASYNC110 (nobody would tell us)
+    while (status := await persist(ask)) != "completed":
+        if status == "refused":
+            request_id = uuid.uuid4().hex
         await asyncio.sleep(OUTAGE_PAUSE)
 
 
