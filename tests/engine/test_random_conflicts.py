@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -10,11 +11,12 @@ from perdure.core.run.state import Run
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.engine.control import SignalRun, StartWorkflow
 from perdure.engine.operation import Operation
+from perdure.engine.updates import UpdateRun
 from tests.engine.among import LosingStore, Node, a_node
 from tests.engine.ending import must_end
 from tests.engine.invariants import check_database
 from tests.engine.stage import DONE, completion, result
-from tests.engine.test_random_faults import WORKERS, Storm
+from tests.engine.test_random_faults import WORKERS, Storm, outcome_of
 from tests.store.nodes import session
 from tests.support.clock import FakeClock
 
@@ -58,12 +60,15 @@ class Weather(Storm):
         )
         for operation, reply in zip(wanted, replies, strict=True):
             if not isinstance(reply, BaseException):
-                self._note(operation, reply.command_id if isinstance(operation, SignalRun) else "")
+                self._note(operation, reply)
 
-    def _note(self, operation: Operation, command_id: str) -> None:
+    def _note(self, operation: Operation, reply: Any) -> None:
+        """Remember what was promised."""
         for instance in operation.instances():
-            if isinstance(operation, SignalRun):
-                self.signals.setdefault(instance.workflow_id, set()).add(command_id)
+            if isinstance(operation, UpdateRun):
+                self.updates.setdefault(reply.run_id, set()).add(reply.update_id)
+            elif isinstance(operation, SignalRun):
+                self.signals.setdefault(instance.workflow_id, set()).add(reply.command_id)
             elif isinstance(operation, StartWorkflow):
                 self.started.add(instance.workflow_id)
 
@@ -91,6 +96,8 @@ class Weather(Storm):
             if not chain[-1].is_closed:
                 waiting = {waiting.command_id for waiting in chain[-1].inbox.values()}
                 assert acknowledged <= waiting | set(received), "a signal was lost"
+        for run in runs:
+            await self._check_updates(run)
 
     async def finish(self) -> list[Run]:
         """Everybody looks, and a new worker does whatever there is, until all is over."""
@@ -113,7 +120,7 @@ class Weather(Storm):
         delivery = await node.poll(kind, "last", seconds=0)
         other = self.die.choice(self.nodes)
         if isinstance(delivery, WorkflowDelivery):
-            await other.play(completion(delivery, DONE))
+            await other.play(completion(delivery, *(outcome_of(delivery) or [DONE])))
         elif isinstance(delivery, ActivityDelivery):
             await other.play(result(delivery))
         return delivery is not None

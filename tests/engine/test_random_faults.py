@@ -139,7 +139,7 @@ class Storm:
             [OpenConditionWait(key="k", timeout_seconds=60)],
         ]
         chosen = self.die.choice(commands)
-        completing = completion(task, *(_outcome(task) or chosen))
+        completing = completion(task, *(outcome_of(task) or chosen))
         return self.die.choice([completing] * 3 + [task_failure(task), renewal(task)])
 
     async def poll(self) -> None:
@@ -189,13 +189,13 @@ class Storm:
             return "nothing"
         delivery = await self.stage.poll(kind, "last", seconds=2)
         if isinstance(delivery, WorkflowDelivery):
-            await self.stage.play(completion(delivery, *(_outcome(delivery) or [DONE])))
+            await self.stage.play(completion(delivery, *(outcome_of(delivery) or [DONE])))
         elif isinstance(delivery, ActivityDelivery):
             await self.stage.play(result(delivery))
         return "missed" if delivery is None else "done"
 
 
-def _outcome(task: WorkflowDelivery) -> list[Command]:
+def outcome_of(task: WorkflowDelivery) -> list[Command]:
     """What the task of an update must bring."""
     update_id = task.resume.get("workflow_update_id")
     return [] if update_id is None else [CompleteUpdate(update_id=str(update_id))]

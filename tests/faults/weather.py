@@ -26,6 +26,8 @@ from tests.support.tables import migrated_database
 
 QUEUE = "stormy"
 WORKERS = 2
+PATIENCE = 600.0
+"""How long a round may take; what is stuck is stuck for longer."""
 SHORT_LEASES = {"DW_WORKFLOW_TASK_TIMEOUT": "3", "DW_ACTIVITY_TASK_TIMEOUT": "3"}
 
 
@@ -191,7 +193,8 @@ def play_round(
         address = stack.enter_context(Balancer(ports)).url
         struck = Faults(servers, cluster, progress, random.Random(seed), is_brief=is_brief)
         with _workers(release, address, progress):
-            options = ("--server", address, "--queue", QUEUE, "--runs", str(runs))
+            options = [*("--server", address), *("--queue", QUEUE)]
+            options += [*("--runs", str(runs)), *("--patience", str(PATIENCE))]
             with SdkProcess(release, "tests.sdk.storm", *options) as storm:
                 storm.expect("under way")
                 score = struck.score
@@ -199,7 +202,7 @@ def play_round(
                 while score.kills + score.restarts < faults and not storm.ended:
                     struck.strike()
                 struck.end()
-                verdict = _told(lambda: storm.expect("{"))
+                verdict = _told(lambda: storm.expect("{", patience=PATIENCE))
     score.longest_stall = progress.longest_stall
     _judge(score, url, verdict)
     cluster.drop_database(url)

@@ -1,6 +1,6 @@
 """Many mixed runs on a server that may vanish at any moment: start, signal, await, judge.
 
-    <sdk python> -m tests.sdk.storm --server URL --queue QUEUE --runs N
+    <sdk python> -m tests.sdk.storm --server URL --queue QUEUE --runs N [--patience SECONDS]
 
 Prints `under way` when every run was started, and one JSON line with the verdict.
 """
@@ -116,15 +116,15 @@ async def pay(run: Run, amount: int) -> None:
         await asyncio.sleep(OUTAGE_PAUSE)
 
 
-async def judge(run: Run, voyage: Voyage) -> list[str]:
+async def judge(run: Run, voyage: Voyage, patience: float) -> list[str]:
     """Wait for the run's end, compare its result and replay its histories; what they told."""
-    result = await persist(lambda: run.result(patience=PATIENCE))
+    result = await persist(lambda: run.result(patience=patience))
     assert result == voyage.expected, f"{run.workflow_id} returned {result!r}"
     histories = await persist(lambda: replay_family(run))
     return [kind for events in histories for kind in kinds(events)]
 
 
-async def storm(server: str, queue: str, runs: int) -> dict[str, Any]:
+async def storm(server: str, queue: str, runs: int, patience: float) -> dict[str, Any]:
     """The whole voyage of all runs; the verdict."""
     async with Client(server, token="perdure") as client:
         voyages = [VOYAGES[number % len(VOYAGES)] for number in range(runs)]
@@ -136,7 +136,9 @@ async def storm(server: str, queue: str, runs: int) -> dict[str, Any]:
                 *(announce(run, name) for run, voyage in under_way for name in voyage.passengers),
                 *(pay(run, toll) for run, voyage in under_way for toll in voyage.tolls),
             )
-            told = await asyncio.gather(*(judge(run, voyage) for run, voyage in under_way))
+            told = await asyncio.gather(
+                *(judge(run, voyage, patience) for run, voyage in under_way)
+            )
         except Exception:
             return {"ok": False, "error": traceback.format_exc(), "runs": {}}
         return {
@@ -150,8 +152,9 @@ def main() -> int:
     parser.add_argument("--server", required=True)
     parser.add_argument("--queue", required=True)
     parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--patience", type=float, default=PATIENCE)
     options = parser.parse_args()
-    verdict = asyncio.run(storm(options.server, options.queue, options.runs))
+    verdict = asyncio.run(storm(options.server, options.queue, options.runs, options.patience))
     print(json.dumps(verdict), flush=True)
     return 0 if verdict["ok"] else 1
 

@@ -92,22 +92,22 @@ class SdkProcess:
         self._reader = Thread(target=self._read)
         self._reader.start()
 
-    def lines(self) -> Iterator[str]:
+    def lines(self, *, patience: float = LINE_TIMEOUT) -> Iterator[str]:
         """Lines as they are printed, until the program ends."""
         while True:
             try:
-                line = self._lines.get(timeout=LINE_TIMEOUT)
+                line = self._lines.get(timeout=patience)
             except Empty:
                 heard = "".join(self._heard[-40:])
-                raise TimeoutError(f"silent for {LINE_TIMEOUT} s after:\n{heard}") from None
+                raise TimeoutError(f"silent for {patience} s after:\n{heard}") from None
             if line is None:
                 return
             self._heard.append(line)
             yield line.rstrip("\n")
 
-    def expect(self, beginning: str) -> str:
+    def expect(self, beginning: str, *, patience: float = LINE_TIMEOUT) -> str:
         """Wait for a line that begins like this."""
-        for line in self.lines():
+        for line in self.lines(patience=patience):
             if line.startswith(beginning):
                 return line
         raise AssertionError(f"ended without {beginning!r}:\n{''.join(self._heard[-40:])}")

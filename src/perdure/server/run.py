@@ -92,6 +92,8 @@ async def _listen_and_serve(server: Server, listener: socket.socket, *, supervis
     log.info("draining")
     accepting.close()
     sweeping.cancel()
+    # Known before the first answer: some are on their way as soon as they are decided.
+    connections.is_draining = True
     server.drain()
     await connections.drain(DRAIN_SECONDS)
 
