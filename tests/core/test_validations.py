@@ -411,6 +411,20 @@ def test_an_update_that_came_before_every_worker_is_judged_in_its_turn(story: St
     assert story.look_at_update(run, sent.update_id).status == "rejected"
 
 
+def test_an_update_that_came_before_every_worker_keeps_its_answer(story: Story) -> None:
+    run = story.start()
+    sent = story.update(run, "add", request_id="r", digest="d-n")
+    story.lease_validation(run)
+    story.complete(run, condition())
+    story.later(seconds=1)
+    story.lease_validation(run)
+
+    story.approve(run)
+
+    assert story.look_at_update(run, sent.update_id).accepted_at == sent.accepted_at
+    assert story.update(run, "add", request_id="r", digest="d-n").update_id == sent.update_id
+
+
 def test_an_update_that_nobody_named_is_unknown(story: Story, run: Run) -> None:
     with story.refused(UpdateRejected) as refusal:
         story.update(run, "subtract", workers=[validator()])

@@ -95,7 +95,7 @@ CASES = (
     Case("update-early", "updates and signals before the first task keep their order"),
     Case("updates-many", "updates at the same time are answered one after another"),
     Case("updates-among-signals", "updates and signals are applied in the order they came"),
-    Case("update-during-work", "an update during a timer or an activity is read after it"),
+    Case("update-during-work", "an update during an activity is read after it"),
     Case("update-continues-as-new", "an update may end a run, and the next one takes updates"),
     # 11, 12, 13 · markers
     Case("side-effects", "a side effect keeps the value of its first execution"),

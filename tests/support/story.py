@@ -316,6 +316,7 @@ class Story:
                 operation.decide(world)
         self.runs.update(world.runs)
         self._current.update(world.current)
+        assert not world.changes.receipts.keys() & self._receipts.keys(), "answers are kept once"
         self._receipts.update(world.receipts)
         self.disk.commit(world.touched.values())
         for run_id, run in world.touched.items():

@@ -251,6 +251,21 @@ def test_nothing_is_accepted_while_nobody_can_validate(wire: Wire, waiting: Json
         wire.update("add", input=avro([1])).refused(409, "update_validator_worker_incompatible")
 
 
+def test_an_update_before_every_worker_is_judged_when_one_has_come(wire: Wire) -> None:
+    wire.start()
+    told = wire.update("add", input=avro([1]), request_id="r").ok(202)
+    wire.register_validator()
+    wire.complete(wire.take(), wait_for_condition())
+    asking = ask(wire, request_id="r", wait_for="completed")
+
+    wire.judge(wire.take_validation(), "approve").ok()
+    task = wire.take()
+    wire.complete(task, complete_update(task, "ok"))
+
+    body = asking.answer().ok()
+    assert (body["update_id"], body["result"]) == (told["update_id"], "ok")
+
+
 def test_a_worker_that_declares_and_cannot_be_asked_is_no_validator(wire: Wire) -> None:
     told = contract_of("Order", updates={"add": 1}, validators=["add"])
     wire.register(workflow_command_contracts=told)

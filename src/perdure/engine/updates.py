@@ -228,7 +228,8 @@ class ApproveUpdate(VerdictOperation):
         run = self.require_run(world)
         judged = approve_update(run, world.moment, self._report)
         if judged.update is not None:
-            keep_receipt(world, run, judged.update)
+            if judged.is_new:
+                keep_receipt(world, run, judged.update)
             world.changed(run)
         return judged
 

@@ -10,6 +10,7 @@ import durable_workflow
 from durable_workflow import InvalidArgument, ServerError, UpdateRejected, WorkflowNotFound
 
 from tests.sdk.cases.registry import case
+from tests.sdk.programs.beacons import beacon
 from tests.sdk.release import since
 from tests.sdk.replaying import kinds
 from tests.sdk.stage import Run, Stage, until
@@ -229,13 +230,16 @@ async def updates_among_signals(stage: Stage) -> None:
 
 @case("update-during-work", "errand")
 async def update_during_work(stage: Stage) -> None:
-    run = await stage.start("errand")
-    await run.event("TimerScheduled")
-    assert (await ask(run, "tell", "asleep"))["result"] == 1
+    key = stage.new_id()
+    run = await stage.start("errand", key)
     await run.event("ActivityStarted")
-    assert (await ask(run, "tell", "busy"))["result"] == 2
+    assert (await ask(run, "tell", "early"))["result"] == 1
+    beacon(f"{key}:1").set()
+    await run.event("ActivityStarted", times=2)
+    assert (await ask(run, "tell", "late"))["result"] == 2
+    beacon(f"{key}:2").set()
 
-    assert await run.result() == {"first": ["asleep"], "all": ["asleep", "busy"]}
+    assert await run.result() == {"first": ["early"], "all": ["early", "late"]}
 
 
 @case("update-continues-as-new", "relay")

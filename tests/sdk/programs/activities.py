@@ -43,6 +43,12 @@ async def echo_slowly(value: Any, seconds: float) -> Any:
     return value
 
 
+@activity.defn(name="wait-for-light")
+async def wait_for_light(name: str) -> None:
+    """Work that lasts until the driver, in the same process, has seen what it wants to see."""
+    await beacon(name).wait()
+
+
 @activity.defn(name="where-am-i")
 def where_am_i() -> str:
     """The queue whose worker runs this."""
@@ -116,6 +122,7 @@ ACTIVITIES = (
     add_one,
     echo,
     echo_slowly,
+    wait_for_light,
     where_am_i,
     count_calls,
     flaky,

@@ -74,7 +74,7 @@ class Vault:
 
 @workflow.defn(name="errand")
 class Errand:
-    """Is told things while it sleeps and works, and reads them afterwards."""
+    """Is told things while it works, and reads them afterwards."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -84,10 +84,10 @@ class Errand:
         self.told.append(what)
         return len(self.told)
 
-    def run(self, ctx: Context) -> Steps:
-        yield ctx.sleep(2)
+    def run(self, ctx: Context, key: str) -> Steps:
+        yield ctx.schedule_activity("wait-for-light", [f"{key}:1"])
         first = list(self.told)
-        yield ctx.schedule_activity("echo-slowly", ["done", 1])
+        yield [ctx.schedule_activity("wait-for-light", [f"{key}:2"]), ctx.sleep(0)]
         return {"first": first, "all": self.told}
 
 

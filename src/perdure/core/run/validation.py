@@ -18,10 +18,14 @@ from perdure.core.run.update import accept, judged_update, leave_inbox, oldest_p
 
 
 class Judged(Struct, frozen=True):
-    """How a verdict was taken; `update` is none when it was taken before."""
+    """How a verdict was taken; `update` is none when it was taken before.
+
+    `is_new` tells whether the update's callers were not told before that it is accepted.
+    """
 
     outcome: str
     update: Update | None
+    is_new: bool = False
 
 
 def approve_update(run: Run, moment: Moment, report: TaskReport) -> Judged:
@@ -34,10 +38,12 @@ def approve_update(run: Run, moment: Moment, report: TaskReport) -> Judged:
     finish_task(run, task, APPROVED)
     leave_inbox(run, oldest_position(run))
     update.validate_by = None
-    update.accepted_at = moment.now
+    is_new = update.accepted_at is None
+    if is_new:
+        update.accepted_at = moment.now
     accept(run, moment, update)
     settle(run, moment)
-    return Judged(APPROVED, update)
+    return Judged(APPROVED, update, is_new)
 
 
 def reject_update(run: Run, moment: Moment, report: TaskReport, refusal: Refusal) -> Judged:
