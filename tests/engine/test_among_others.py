@@ -280,3 +280,55 @@ def test_a_run_that_somebody_holds_keeps_nobody_from_others(migrated_url: str) -
         await check_database(migrated_url)
 
     play(migrated_url, story)
+
+
+# Memory that may be old ---------------------------------------------------------------------------
+
+
+def test_a_node_whose_memory_is_old_refuses_nothing_for_it(migrated_url: str) -> None:
+    """The first node remembers the run with its first task; the second has long gone on."""
+
+    async def story(one: Node, two: Node) -> None:
+        await one.register()
+        await one.start()
+        task = await one.poll()
+        assert isinstance(task, WorkflowDelivery)
+        await two.play(completion(task, an_activity()))
+        attempt = await two.poll("activity")
+        assert isinstance(attempt, ActivityDelivery)
+        assert one.server.engine._staleness == 0.0, "it trusts its memory"
+
+        await one.play(result(attempt))
+
+        assert one.server.engine._staleness > 0.0
+        (run,) = await check_database(migrated_url)
+        assert run.history_count == 5
+
+    play(migrated_url, story, hints="off")
+
+
+def test_a_node_that_is_alone_with_a_run_loads_it_no_more(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(one: Node, two: Node) -> None:
+        await one.register()
+        await one.start()
+        task = await one.poll()
+        assert isinstance(task, WorkflowDelivery)
+        loads: list[object] = []
+        load = one.server.store.load_runs
+
+        async def counted(*given: Any) -> Any:
+            loads.append(given)
+            return await load(*given)
+
+        monkeypatch.setattr(one.server.store, "load_runs", counted)
+
+        await one.play(completion(task, an_activity()))
+        assert loads == []
+
+        # A repeated report writes nothing that would show whether memory was right.
+        await one.play(completion(task, an_activity()))
+        assert len(loads) == 1
+
+    play(migrated_url, story, hints="off")

@@ -36,6 +36,9 @@ _TRIES_TOGETHER = 4
 _PATIENCE = 3 * SECOND
 """How long an operation that loses every race is tried before it is refused."""
 _PAUSE_MAX = SECOND // 10
+_STALENESS_MAX = 0.05
+"""How much of what memory holds may be old for it to be trusted: then a beat loads nothing, and
+the commit finds out. Nodes that share runs look first."""
 
 
 class Herald(Protocol):
@@ -52,6 +55,10 @@ class Herald(Protocol):
     def registered(self, key: WorkerKey) -> None:
         """A registration has changed."""
         ...
+
+
+class Doubt(Exception):
+    """A beat trusted its memory, and nothing that it writes would show whether it was right."""
 
 
 class BrokenRun(Exception):
@@ -88,6 +95,8 @@ class Engine:
         self._inbox: deque[Waiting] = deque()
         self._wake = asyncio.Event()
         self._stopping = False
+        # How often, lately, memory held a run that another node had changed: 0 is never.
+        self._staleness = 0.0
         # Operations that lost every race so far, and since when.
         self._losing: dict[asyncio.Future[Any], int] = {}
         # Those of them whose turn has come again. They go alone: others shall not wait for them.
@@ -182,10 +191,19 @@ class Engine:
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
         """One poisonous operation takes no others down: after a failure each goes alone."""
         held: frozenset[str] = frozenset()
+        trusting = self._shared is not None and self._staleness < _STALENESS_MAX
         for _ in range(_TRIES_TOGETHER):
             try:
-                await self._beat(waiting, held)
+                await self._beat(waiting, held, trusting=trusting)
+            except Doubt:
+                trusting = False
+                continue
             except Conflict as conflict:
+                if trusting:
+                    # Memory was old, most likely: look before the next try.
+                    trusting = False
+                    self._staleness = min(self._staleness + 0.1, 1.0)
+                    continue
                 if held and not conflict.run_ids:
                     # We stood in line in vain: whoever holds them is no node.
                     break
@@ -249,13 +267,18 @@ class Engine:
         if not future.done():
             future.set_exception(error)
 
-    async def _beat(self, waiting: Sequence[Waiting], held: frozenset[str]) -> None:
+    async def _beat(
+        self, waiting: Sequence[Waiting], held: frozenset[str], *, trusting: bool = False
+    ) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
+        world.trusts_memory = trusting
         try:
             if held and self._shared is not None:
                 await self._shared.hold(held)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
+            if world.remembered and _is_doubtful(world, answers):
+                raise Doubt
             world.changes.runs = list(world.touched.values())
             if world.changes.is_empty:
                 await self.store.release()
@@ -265,11 +288,14 @@ class Engine:
             if isinstance(error, Conflict):
                 error.run_ids = frozenset(world.touched)
             await self.store.release()
-            for run_id in world.runs:
+            for run_id in world.touched if isinstance(error, Doubt) else world.runs:
                 self._cache.drop(run_id)
             # In reverse, so that each gets back the place that it had.
             for grant in reversed(world.grants):
                 self._matcher.restore(grant.poller)
+            if world.remembered and isinstance(error, Exception) and not isinstance(error, _KNOWN):
+                # What memory held may be to blame.
+                raise Doubt from error
             raise
         # It is on disk: from here on nothing may fail in a way that would decide it again.
         self._saved(world)
@@ -354,6 +380,9 @@ class Engine:
                 missing.append(run_id)
             elif self._shared is None:
                 world.runs[run_id] = run
+            elif world.trusts_memory:
+                world.runs[run_id] = run
+                world.remembered.add(run_id)
             else:
                 # Another node may have gone on with it.
                 missing.append(run_id)
@@ -361,6 +390,9 @@ class Engine:
         if missing:
             for run in await self._load_runs(world, missing, held):
                 world.runs[run.run_id] = run
+            if held:
+                old = sum(world.runs.get(run_id) is not run for run_id, run in held.items())
+                self._staleness += (old / len(held) - self._staleness) * 0.05
 
     async def _load_runs(
         self, world: World, run_ids: Sequence[str], held: dict[str, Run]
@@ -420,6 +452,16 @@ class Engine:
             self._on_change(run)
             if self._herald is not None:
                 self._herald.changed(run.run_id)
+
+
+_KNOWN = (Conflict, Doubt, Unavailable)
+
+
+def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:
+    """Whether something was decided on memory alone that the commit would not check."""
+    if not world.remembered <= world.touched.keys():
+        return True
+    return any(isinstance(reply, Exception) for _, reply in answers)
 
 
 def _busy() -> Unavailable:

@@ -40,6 +40,9 @@ class World:
         self.exhausted: list[tuple[QueueKey, set[str]]] = []
         # Runs that are there and cannot be read.
         self.broken: set[str] = set()
+        # Whether runs that memory holds are taken as they are, and which were.
+        self.trusts_memory = False
+        self.remembered: set[str] = set()
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
         self._workers = workers
