@@ -92,6 +92,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "engine/beat.py": "the beat",
         "engine/reply.py": "a listener, so that the beat can reply to the others",
         "store/postgres/line.py": "sorts errors, and raises on",
+        "store/postgres/store.py": "sorts errors, and raises on",
         "dispatch/lookout.py": "the slow loop",
         "store/sqlite/store.py": "rolls back, and raises on",
         "dispatch/deadlines.py": "the deadline loop",

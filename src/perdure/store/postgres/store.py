@@ -33,7 +33,7 @@ from perdure.store.interface import (
     Unavailable,
 )
 from perdure.store.postgres.errors import Lost, is_lost, translated
-from perdure.store.postgres.line import BEAT_SESSION, SESSION, Line, plain
+from perdure.store.postgres.line import BEAT_SESSION, SESSION, Connection, Line, plain
 from perdure.store.postgres.schema import (
     add_partitions,
     migrate,
@@ -50,6 +50,7 @@ _DUE_TAKEN = 5 * SECOND
 _BEATS_KEPT = 100
 """Of its own beats a node needs to find only the last one again."""
 _GOODBYE_SECONDS = 2.0
+_OPEN_TRIES = 3
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
 _BEGIN = "begin; set local lock_timeout = '250ms'"
@@ -75,34 +76,63 @@ class PostgresStore:
             self._readers.put_nowait(line)
 
     async def open(self) -> None:
-        async with contextlib.AsyncExitStack() as undo:
-            undo.push_async_callback(self.close)
-            await self.migrate()
-            async with self._reader() as line:
-                await require_finished(await line.connect())
-            await self._lane.connect_patiently()
-            await self.make_room()
-            undo.pop_all()
+        for tries_left in reversed(range(_OPEN_TRIES)):
+            try:
+                async with contextlib.AsyncExitStack() as undo:
+                    undo.push_async_callback(self.close)
+                    await self._open()
+                    undo.pop_all()
+                    return
+            except Lost as error:
+                # Everything that was begun is either done or undone, so it may begin anew.
+                if not tries_left:
+                    raise _went_away(error) from error
+
+    async def _open(self) -> None:
+        await self._migrate()
+        async with self._builder() as connection:
+            await require_finished(connection)
+        await self._lane.connect_patiently()
+        await self._make_room()
 
     async def migrate(self) -> list[int]:
         """Bring the schema up to date; returns the versions that were applied."""
-        async with self._reader() as line:
-            await line.connect_patiently()
-            connection = await line.connect()
-            try:
-                await require_safe(connection)
-                return await migrate(connection)
-            except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
-                line.drop()
-                if isinstance(error, asyncpg.PostgresError) and not is_lost(error):
-                    raise translated(error) from error
-                raise Unavailable("storage_unavailable", f"the store went away: {error}") from error
+        try:
+            return await self._migrate()
+        except Lost as error:
+            raise _went_away(error) from error
+
+    async def _migrate(self) -> list[int]:
+        async with self._builder() as connection:
+            await require_safe(connection)
+            return await migrate(connection)
 
     async def make_room(self) -> None:
+        try:
+            await self._make_room()
+        except Lost as error:
+            raise _went_away(error) from error
+
+    async def _make_room(self) -> None:
+        async with self._builder() as connection:
+            await add_partitions(connection, self._clock.now())
+        await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
+
+    @contextlib.asynccontextmanager
+    async def _builder(self) -> AsyncIterator[Connection]:
+        """A connection for work on the schema. What goes wrong with it is told in our words."""
         async with self._reader() as line:
             await line.connect_patiently()
-            await add_partitions(await line.connect(), self._clock.now())
-        await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
+            try:
+                yield await line.connect()
+            except Exception as error:
+                if is_lost(error):
+                    line.drop()
+                    raise Lost(str(error)) from error
+                if isinstance(error, asyncpg.PostgresError):
+                    line.drop()
+                    raise translated(error) from error
+                raise
 
     async def note_life(self) -> None:
         await self._read("note_life", self._clock.now(), self._node_id, self._beat - _BEATS_KEPT)
@@ -381,6 +411,10 @@ class PostgresStore:
             raise
         finally:
             self._readers.put_nowait(line)
+
+
+def _went_away(error: Lost) -> Unavailable:
+    return Unavailable("storage_unavailable", f"the store went away: {error}", 1)
 
 
 def _events_known(run: Run | None) -> int:
