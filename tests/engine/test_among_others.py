@@ -12,7 +12,10 @@ from perdure.core.rejection import Rejection, StaleAttempt, WorkerNotRegistered
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.dispatch.polling import PollStatus
+from perdure.engine.control import CommandTarget
 from perdure.engine.fleet import DeregisterWorker
+from perdure.engine.updates import UpdateRun
+from perdure.store.interface import Instance
 from tests.engine.among import Node, Skewed, a_node, several
 from tests.engine.ending import must_end
 from tests.engine.invariants import check_database
@@ -330,5 +333,31 @@ def test_a_node_that_is_alone_with_a_run_loads_it_no_more(
         # A repeated report writes nothing that would show whether memory was right.
         await one.play(completion(task, an_activity()))
         assert len(loads) == 1
+
+    play(migrated_url, story, hints="off")
+
+
+def test_a_worker_that_no_hint_told_of_is_found_before_an_update_is_refused(
+    migrated_url: str,
+) -> None:
+    """Its run knows that the update has a validator, and only the other node who validates."""
+
+    async def story(one: Node, two: Node) -> None:
+        telling = {"shop": {"updates": ["pay"], "update_validators": ["pay"]}}
+        capable = {"capabilities": ["update_validation_tasks"], "contracts": telling}
+        await one.register(**capable)
+        run_id = await one.start()
+        task = await one.poll()
+        assert isinstance(task, WorkflowDelivery)
+        await one.play(DeregisterWorker(NAMESPACE, "w1", None))
+        await two.register("w2", **capable)
+        assert (NAMESPACE, "w2") not in one.engine.workers
+
+        target = CommandTarget(instance=Instance(NAMESPACE, task.workflow_id))
+        update = UpdateRun(target, name="pay", arguments=None)
+        admitted = await one.engine.submit_knowing_workers(update)
+
+        assert admitted.run_id == run_id
+        assert (NAMESPACE, "w2") in one.engine.workers
 
     play(migrated_url, story, hints="off")

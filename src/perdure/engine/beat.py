@@ -12,8 +12,21 @@ from typing import Any, Protocol
 
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
-from perdure.core.limits import OPERATIONS_PER_BEAT_MAX, OPERATIONS_WAITING_MAX, SECOND
-from perdure.core.rejection import Rejection
+from perdure.core.limits import (
+    OPERATIONS_PER_BEAT_MAX,
+    OPERATIONS_WAITING_MAX,
+    SECOND,
+    WORKER_STALE_AFTER,
+)
+from perdure.core.rejection import (
+    InvalidSignalArguments,
+    InvalidUpdateArguments,
+    Rejection,
+    UnknownSignal,
+    UpdateRejected,
+    UpdateValidatorIncompatible,
+    UpdateValidatorUnavailable,
+)
 from perdure.core.run.moment import Ids, Moment
 from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
@@ -140,6 +153,26 @@ class Engine:
         if not self._wake.is_set():
             self._wake.set()
         return reply
+
+    async def submit_knowing_workers(self, operation: Operation) -> Any:
+        """Have an operation decided that depends on which workers live.
+
+        Another node may know some that this one has not heard of yet, so before one is refused
+        for want of a worker, the disk is asked.
+        """
+        try:
+            return await self.submit(operation)
+        except _UNINFORMED:
+            if self._shared is None:
+                raise
+        await self.refresh_workers()
+        return await self.submit(operation)
+
+    async def refresh_workers(self) -> None:
+        """Take in every registration that may be alive, whichever node it was made at."""
+        if self._shared is not None:
+            since = self._clock.now() - WORKER_STALE_AFTER
+            self.take_in(await self._shared.load_changed_workers(since))
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -455,6 +488,16 @@ class Engine:
 
 
 _KNOWN = (Conflict, Doubt, Unavailable)
+
+_UNINFORMED = (
+    InvalidSignalArguments,
+    InvalidUpdateArguments,
+    UnknownSignal,
+    UpdateRejected,
+    UpdateValidatorIncompatible,
+    UpdateValidatorUnavailable,
+)
+"""Refusals that a worker unknown to this node may prove wrong."""
 
 
 def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:

@@ -101,7 +101,7 @@ class Server:
         if self.neighbours is not None:
             self.neighbours.connect(self.engine, self.polling)
             self.neighbours.connect_desk(self.desk)
-            asking.connect(self.neighbours.refresh_workers)
+            asking.connect(self.engine.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(

@@ -4,7 +4,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from perdure.clock import Clock, FollowingClock
-from perdure.core.limits import WORKER_STALE_AFTER
 from perdure.dispatch.hints import Hints
 from perdure.dispatch.lookout import Lookout
 from perdure.dispatch.pollers import PollerYard
@@ -65,19 +64,13 @@ class Neighbours:
             self.post.connect(desk)
             self.hints.on_query = desk.announced
 
-    async def refresh_workers(self) -> None:
-        """Registrations of the last while, also those that no hint told of."""
-        since = self._clock.now() - WORKER_STALE_AFTER
-        self._engine.take_in(await self._store.load_changed_workers(since))
-
     async def open(self) -> None:
         """Agree with the others what time it is."""
         if isinstance(self._clock, FollowingClock):
             await self._clock.follow(self._store.read_clock)
 
     async def _refresh_worker(self, key: tuple[str, str]) -> None:
-        if key in self._engine.workers:
-            await self._engine.refresh_worker(key)
+        await self._engine.refresh_worker(key)
 
     def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         """What runs for as long as the server lives."""

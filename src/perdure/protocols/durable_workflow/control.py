@@ -297,7 +297,7 @@ class ControlPlane:
         status: int,
         members: dict[str, Any],
     ) -> Response:
-        done: Commanded = await self._engine.submit(operation)
+        done: Commanded = await self._engine.submit_knowing_workers(operation)
         pinned = "run_id" in request.params
         answer = {
             **members,

@@ -118,7 +118,7 @@ class Updates:
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)
         self._waiters.require_room()
-        admitted: Admitted = await self._engine.submit(
+        admitted: Admitted = await self._engine.submit_knowing_workers(
             UpdateRun(target, name=name, arguments=arguments, count=count_arguments(arguments))
         )
         asked = body.wait_timeout_seconds
