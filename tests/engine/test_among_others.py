@@ -344,7 +344,10 @@ def test_a_worker_that_no_hint_told_of_is_found_before_an_update_is_refused(
 
     async def story(one: Node, two: Node) -> None:
         telling = {"shop": {"updates": ["pay"], "update_validators": ["pay"]}}
-        capable = {"capabilities": ["update_validation_tasks"], "contracts": telling}
+        capable: dict[str, Any] = {
+            "capabilities": ["update_validation_tasks"],
+            "contracts": telling,
+        }
         await one.register(**capable)
         run_id = await one.start()
         task = await one.poll()
