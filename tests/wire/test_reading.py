@@ -1,9 +1,12 @@
 """Describing, listing and following runs."""
 
 import base64
+from collections.abc import Sequence
 
 import pytest
 
+from perdure.core.run.state import Run
+from perdure.store.interface import Instance
 from tests.support.http import (
     CONTROL_VERSION,
     Json,
@@ -62,6 +65,31 @@ def test_a_description_tells_everything_about_a_run(wire: Wire) -> None:
     assert told["control_plane"]["operation"] == "describe"
     assert told["control_plane"]["status"] == "completed"
     assert not any(told["actions"].values())
+
+
+def test_a_chain_that_goes_on_while_it_is_described_is_not_over(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ids of the runs and the newest run are two reads; the chain may move between them."""
+    wire.register()
+    wire.start()
+    store = wire.server.engine.store
+    runs_of = store.read_instance
+    before = wire.run(runs_of(Instance("default", "order-1")))
+    wire.complete(wire.take(), continue_as_new())
+    answers = [before]
+
+    async def read_instance(instance: Instance) -> Sequence[Run]:
+        return answers.pop() if answers else await runs_of(instance)
+
+    monkeypatch.setattr(store, "read_instance", read_instance)
+    told = wire.describe()
+
+    assert not answers
+    assert told["status"] == "pending"
+    assert told["run_number"] == 2
+    assert told["run_count"] == 2
+    assert told["is_current_run"] is True
 
 
 def test_a_value_that_json_cannot_show_is_given_as_its_envelope(wire: Wire) -> None:

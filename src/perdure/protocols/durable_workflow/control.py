@@ -45,6 +45,9 @@ from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
 from perdure.store.interface import Instance, ListCursor, RunFilter, Store
 from perdure.web.message import Request, Response
 
+_FOLLOWED_RUNS = 100
+"""How many links of a chain one description follows while the chain grows."""
+
 
 class ControlPlane:
     """Handlers of `/api/workflows…`."""
@@ -194,18 +197,28 @@ class ControlPlane:
 
     async def describe(self, request: Request) -> Response:
         siblings = await self._siblings(request)
-        return await self._described(request, "describe", siblings[-1].run_id, siblings)
+        run = await self._read(siblings[-1].run_id)
+        for _ in range(_FOLLOWED_RUNS):
+            if run.continued_to_run_id is None:
+                break
+            # It went on between the two reads: the end of a link is not the end of the chain.
+            siblings = await self._siblings(request)
+            run = await self._read(siblings[-1].run_id)
+        return await self._described(request, "describe", run, siblings)
 
     async def describe_run(self, request: Request) -> Response:
         siblings = await self._siblings(request)
-        run_id = self._require_run(request, siblings).run_id
-        return await self._described(request, "describe_run", run_id, siblings)
+        run = await self._read(self._require_run(request, siblings).run_id)
+        return await self._described(request, "describe_run", run, siblings)
 
-    async def _described(
-        self, request: Request, operation: str, run_id: str, siblings: list[Run]
-    ) -> Response:
+    async def _read(self, run_id: str) -> Run:
         run = await self._engine.store.read_run(run_id)
         assert run is not None
+        return run
+
+    async def _described(
+        self, request: Request, operation: str, run: Run, siblings: list[Run]
+    ) -> Response:
         view = await views.description(self._engine.store, run, siblings, can_query=self._can_query)
         return self.surfaces[operation].answer(request, 200, view)
 
