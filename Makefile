@@ -9,7 +9,8 @@ LOCK_ARGS  ?=
 # One more than the cores: the stories mostly wait for sockets and processes.
 WORKERS    ?= $$(( $$(getconf _NPROCESSORS_ONLN) + 1 ))
 
-SDKS := 0.4.106 2.0.0 2.12.0
+# Releases of durable-workflow, and duraton, the published SDK of the push protocol.
+SDKS := 0.4.106 2.0.0 2.12.0 duraton
 BIN  := .venv/bin
 
 # Locks are complete lists of wheels: nothing is resolved, nothing is compiled, nothing goes unhashed.

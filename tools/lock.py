@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SDK = "durable-workflow"
 SDK_VERSIONS = ("0.4.106", "2.0.0", "2.12.0")
+PUSH_SDK = "duraton==0.1.2"  # the published SDK of the push protocol: locks/sdk-duraton.txt
 
 # Requirements of an SDK that could not be met when the lock was written, and what we take instead.
 RELAXED = {"2.12.0": {"certifi>=2026.10.19": "certifi==2026.10.18"}}
@@ -51,6 +52,7 @@ def main(options: list[str]) -> None:
                 bench.compile_relaxed(f"sdk-{version}", version, RELAXED[version])
             else:
                 bench.compile(f"sdk-{version}", [f"{SDK}=={version}"])
+        bench.compile("sdk-duraton", [PUSH_SDK])
 
 
 class Workbench:
