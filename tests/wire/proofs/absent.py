@@ -1,0 +1,117 @@
+"""What the protocol knows and this server does not offer: whoever uses it anyway is told so."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.http import Json, Wire, complete_workflow, start_timer
+from tests.wire.proofs import Proof, refuses
+
+NOTHING = f"/workflow-tasks/{'0' * 26}.1"
+
+
+def no_route(method: str, path: str, body: Json | None = None) -> Proof:
+    """A route of the control plane that is not there."""
+
+    def play(wire: Wire) -> None:
+        with wire.nothing_changes():
+            wire.control(method, path, body).refused(404, "not_found")
+
+    return play
+
+
+def no_worker_route(path: str, body: Json | None = None) -> Proof:
+    """A route of the worker plane that is not there."""
+
+    def play(wire: Wire) -> None:
+        with wire.nothing_changes():
+            wire.worker(path, body or {}).refused(404, "not_found")
+
+    return play
+
+
+def no_command(kind: str, **members: Any) -> Proof:
+    """A command of a name that is not understood."""
+
+    def play(wire: Wire) -> None:
+        wire.register()
+        wire.start()
+        task = wire.take()
+        with wire.nothing_changes():
+            answer = wire.report(task, "complete", commands=[{"type": kind, **members}])
+            answer.refused(422, "validation_failed")
+        wire.complete(task, complete_workflow())
+
+    return play
+
+
+def each(*plays: Proof) -> Proof:
+    def play(wire: Wire) -> None:
+        for one in plays:
+            one(wire)
+
+    return play
+
+
+TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
+    ("cluster.schedules", "cluster.schedule_jitter", "cluster.schedule_max_runs"): each(
+        no_route("GET", "/schedules"), no_route("POST", "/schedules", {"schedule_id": "s"})
+    ),
+    ("cluster.history_export",): no_route("GET", "/workflows/o/runs/r/history/export"),
+    ("cluster.history_retention",): no_route("POST", "/system/retention/pass", {}),
+    ("cluster.bridge_adapter_outcome_contract",): no_route(
+        "POST", "/bridge-adapters/webhook/shop", {"action": "start_workflow"}
+    ),
+    (
+        "cluster.external_executor_config_contract",
+        "cluster.invocable_carrier_contract",
+        "cluster.payload_codecs_engine_specific",
+        "server.external_execution_surface",
+        "server.external_executor_config",
+        "server.external_task_input",
+        "server.external_task_result",
+        "server.invocable_carrier",
+    ): no_route("POST", "/external-tasks", {}),
+    ("cluster.worker_sessions", "server.worker_sessions", "server.worker_session_verbs"): each(
+        no_route("GET", "/worker-sessions"),
+        no_worker_route("/sessions", {"worker_id": "w1", "session_id": "s"}),
+    ),
+    ("server.runtime_external_payload_transport",): no_route("GET", "/external-payloads/v1/ep_1"),
+    ("server.cooperative_cancellation",): each(
+        no_route("POST", "/workflows/o/request-cancellation", {}),
+        no_worker_route(f"{NOTHING}/deliver-cancellation"),
+    ),
+    (
+        "server.nexus_cooperative_cancellation",
+        "server.nexus_cooperative_cancellation_binding_kinds",
+    ): no_worker_route("/service-calls/c/acknowledge-cancellation"),
+    (
+        "server.prepared_local_activities",
+        "server.prepared_local_activity_groups",
+        "server.prepared_local_activity_cancellation_policies",
+    ): each(
+        no_worker_route(f"{NOTHING}/local-activities/prepare"),
+        no_worker_route(f"{NOTHING}/local-activities/checkpoint-group"),
+    ),
+    ("server.local_activities", "command.record_local_activity"): no_command(
+        "record_local_activity", activity_type="charge", execution_mode="local"
+    ),
+    ("command.start_service_operation",): no_command(
+        "start_service_operation", endpoint_name="e", service_name="s", operation_name="o"
+    ),
+}
+
+
+@refuses("server.sticky_execution", "server.observability_context")
+def claims_and_carriers_are_ignored(wire: Wire) -> None:
+    """Both are hints: whoever sends them anyway is served as if they were not there."""
+    wire.register(capabilities=["sticky_execution"])
+    wire.start(observability_context={"schema": "durable-workflow.trace-context"})
+    task = wire.take()
+    assert not {"sticky_replay_mode", "observability_context"} & set(task)
+    wire.report(task, "complete", commands=[start_timer(1)], sticky_cache={"worker_id": "w1"}).ok()
+    wire.advance(seconds=1)
+    assert len(wire.take()["history_events"]) == len(wire.events())
+
+
+for names, play in TABLE.items():
+    refuses(*names)(play)
