@@ -21,6 +21,7 @@ from tests.support.commands import (
     continue_as_new,
     fail_run,
     in_parallel,
+    local_activity,
     memo,
     side_effect,
     signal_wait,
@@ -361,3 +362,26 @@ def test_commands_that_make_no_sense_are_refused_as_a_whole(
     with story.refused(InvalidCommands) as caught:
         story.complete(run, *commands)
     assert refusal in caught.value.message
+
+
+def test_local_work_is_a_step_of_its_own(story: Story, run: Run) -> None:
+    story.work(run, condition())
+    story.signal(run, "approve")
+    story.work(run, local_activity(), local_activity("timed_out", failures=1), timer(5))
+
+    assert story.numbered(run, after=4) == [
+        ("ConditionWaitSatisfied", 1),
+        ("ActivityScheduled", 2),
+        ("ActivityStarted", 2),
+        ("ActivityHeartbeatRecorded", 2),
+        ("ActivityCompleted", 2),
+        ("ActivityScheduled", 3),
+        ("ActivityStarted", 3),
+        ("ActivityHeartbeatRecorded", 3),
+        ("ActivityRetryScheduled", 3),
+        ("ActivityStarted", 3),
+        ("ActivityHeartbeatRecorded", 3),
+        ("ActivityTimedOut", 3),
+        ("TimerScheduled", 4),
+    ]
+    assert list(run.operations) == [4]

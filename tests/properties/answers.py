@@ -21,6 +21,7 @@ from tests.support.commands import (
     fail_run,
     in_parallel,
     in_selection,
+    local_activity,
     memo,
     retries,
     side_effect,
@@ -41,6 +42,8 @@ MARKERS: list[Command] = [
     attributes(stage=None, amount=7),
     memo(note="a"),
     memo(note=None, colour="red"),
+    local_activity(),
+    local_activity("failed", failures=2),
 ]
 
 # Of an attempt: none is a result.

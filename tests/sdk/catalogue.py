@@ -136,6 +136,14 @@ CASES = (
     # 20, 21 · failures, plain JSON
     Case("workflow-failure", "a run fails with the exception of its code"),
     Case("plain-json-start", "a start in plain JSON reaches a worker of this release"),
+    # 21a · local activities
+    Case("local-activities", "local work is done once, and found again", since="2.12.0"),
+    Case("local-activity-retried", "local work is tried again by its policy", since="2.12.0"),
+    Case("local-activity-fails", "the code learns how local work failed", since="2.12.0"),
+    Case("local-activity-heartbeats", "heartbeats of local work are told", since="2.12.0"),
+    Case("local-activity-times-out", "local work that takes too long fails", since="2.12.0"),
+    Case("local-activity-cancelled", "a stopping worker ends its local work", since="2.12.0"),
+    Case("local-activity-closed-run", "a closed run takes no local work", since="2.12.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),

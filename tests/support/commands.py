@@ -15,8 +15,11 @@ from perdure.core.run.command import (
     ContinueAsNew,
     FailRun,
     FailUpdate,
+    LocalAttempt,
+    LocalHeartbeat,
     OpenConditionWait,
     OpenSignalWait,
+    RecordLocalActivity,
     RecordSideEffect,
     RecordVersionMarker,
     ScheduleActivity,
@@ -105,6 +108,38 @@ def side_effect(blob: str = "wwHioz3/VYAiNwQC") -> RecordSideEffect:
 def version_marker(change_id: str = "tax", version: int = 2) -> RecordVersionMarker:
     return RecordVersionMarker(
         change_id=change_id, version=version, min_supported=1, max_supported=3
+    )
+
+
+def local_activity(outcome: str = "completed", *, failures: int = 0) -> RecordLocalActivity:
+    """Work that the worker did itself, after some failures, with a sign of life in between."""
+    retried = [
+        _local_attempt(number, "failed", retry_reason="failure")
+        for number in range(1, failures + 1)
+    ]
+    last = _local_attempt(failures + 1, outcome)
+    done = outcome == "completed"
+    return RecordLocalActivity(
+        activity_type="charge",
+        arguments=ARGUMENTS,
+        attempts=[*retried, last],
+        result=RESULT if done else None,
+        message=None if done else "no luck",
+        retry=RetryPolicy(failures + 1) if failures else None,
+    )
+
+
+def _local_attempt(number: int, outcome: str, retry_reason: str | None = None) -> LocalAttempt:
+    return LocalAttempt(
+        attempt_id=f"{number:064x}",
+        number=number,
+        outcome=outcome,
+        duration_ms=7,
+        heartbeats=[LocalHeartbeat(3, b'{"done":1}')],
+        message=None if outcome == "completed" else "no luck",
+        exception_type=None if outcome == "completed" else "NoLuck",
+        timeout_kind="heartbeat" if outcome == "timed_out" else None,
+        retry_reason=retry_reason,
     )
 
 

@@ -598,6 +598,32 @@ def schedule_activity(activity_type: str = "charge", **members: Any) -> Json:
     }
 
 
+def local_activity(outcome: str = "completed", **members: Any) -> Json:
+    """What a worker tells of an activity that it ran itself."""
+    result = {"result": avro("done")} if outcome == "completed" else {}
+    return {
+        "type": "record_local_activity",
+        "activity_type": "charge",
+        "execution_mode": "local",
+        "arguments": avro([1]),
+        "outcome": outcome,
+        "attempts": [local_attempt()],
+        **result,
+        **members,
+    }
+
+
+def local_attempt(number: int = 1, outcome: str = "completed", **members: Any) -> Json:
+    return {
+        "attempt_id": f"{number:064x}",
+        "attempt_number": number,
+        "outcome": outcome,
+        "duration_ms": 7,
+        "heartbeats": [],
+        **members,
+    }
+
+
 def start_timer(seconds: int) -> Json:
     return {"type": "start_timer", "delay_seconds": seconds}
 

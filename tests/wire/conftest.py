@@ -17,6 +17,7 @@ ON_BOTH_STORES = {
     "test_capabilities",
     "test_causes",
     "test_commanding",
+    "test_local_activities",
     "test_polls",
     "test_reading",
     "test_registration",

@@ -19,6 +19,8 @@ from tests.support.http import (
     continue_as_new,
     fail_update,
     fail_workflow,
+    local_activity,
+    local_attempt,
     schedule_activity,
     start_child,
     start_timer,
@@ -58,6 +60,13 @@ ADDITIONS: dict[str, set[str]] = {
     "WorkflowStarted": {"timestamp", "payload_codec", "input"},
     "ActivityScheduled": {"cancellation_policy"},
     "ActivityTimedOut": {"exception_type", "non_retryable", "code", "exception"},
+    "ActivityCancelled": {
+        "message",
+        "exception_type",
+        "non_retryable",
+        "failure_id",
+        "failure_category",
+    },
     "ChildWorkflowScheduled": {"cancellation_policy"},
     "ChildRunStarted": {"cancellation_policy"},
     "SignalReceived": {"arguments", "payload_codec"},
@@ -176,6 +185,27 @@ def tell_of_activities(wire: Wire) -> None:
     wire.take("activity")
     wire.advance(seconds=1)
     wire.complete(wire.take(), fail_workflow("boom", exception_type="T", exception={"type": "T"}))
+
+
+def tell_of_local_activities(wire: Wire) -> None:
+    failure = {"message": "no", "exception_type": "T", "non_retryable": False}
+    late = {**failure, "timeout_kind": "heartbeat"}
+    policy = {"max_attempts": 2, "backoff_seconds": [1]}
+    wire.run_to(
+        local_activity(
+            attempts=[
+                local_attempt(1, "failed", **failure, retry_reason="failure", backoff_seconds=1),
+                local_attempt(2, heartbeats=[{"elapsed_ms": 1, "details": {"a": 1}}]),
+            ],
+            retry_policy=policy,
+            start_to_close_timeout=9,
+        ),
+        local_activity("failed", attempts=[local_attempt(1, "failed", **failure)], **failure),
+        local_activity("timed_out", attempts=[local_attempt(1, "timed_out", **late)], **late),
+        local_activity("cancelled", attempts=[local_attempt(1, "cancelled", **failure)], **failure),
+        complete_workflow(),
+        workflow_id="local",
+    )
 
 
 def tell_of_stops(wire: Wire) -> None:
@@ -305,6 +335,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
         for tell in (
             tell_of_markers,
             tell_of_activities,
+            tell_of_local_activities,
             tell_of_stops,
             tell_of_waits,
             tell_of_children,

@@ -1,12 +1,13 @@
 """The cases of the catalogue, played with the release that runs this process."""
 
-from tests.sdk.cases import client, parallel, plain, queries, selections, updates, waits
+from tests.sdk.cases import client, local, parallel, plain, queries, selections, updates, waits
 from tests.sdk.cases.registry import DECLARED, Declared
 
 __all__ = [
     "DECLARED",
     "Declared",
     "client",
+    "local",
     "parallel",
     "plain",
     "queries",

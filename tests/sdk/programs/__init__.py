@@ -20,6 +20,11 @@ if since("2.0.0"):
 
     _CHAPTERS.append(selections)
 
+if since("2.12.0"):
+    from tests.sdk.programs import local
+
+    _CHAPTERS.append(local)
+
 WORKFLOWS = tuple(workflow for chapter in _CHAPTERS for workflow in chapter.WORKFLOWS)
 BY_NAME = {workflow.__workflow_name__: workflow for workflow in WORKFLOWS}
 ACTIVITIES = tuple(activity for chapter in _CHAPTERS for activity in chapter.ACTIVITIES)

@@ -70,6 +70,41 @@ class UpsertMemo(Struct, frozen=True, kw_only=True):
     entries: dict[str, Any]
 
 
+class LocalHeartbeat(Struct, frozen=True):
+    """A sign of life inside an attempt; `details` is encoded JSON."""
+
+    elapsed_ms: int
+    details: bytes | None = None
+
+
+class LocalAttempt(Struct, frozen=True, kw_only=True):
+    """One try of a local activity. One that was tried again says why, and after how long."""
+
+    attempt_id: str
+    number: int
+    outcome: str
+    duration_ms: int
+    heartbeats: list[LocalHeartbeat] = []
+    message: str | None = None
+    exception_type: str | None = None
+    non_retryable: bool = False
+    timeout_kind: str | None = None
+    retry_reason: str | None = None
+    backoff_seconds: int = 0
+
+
+class RecordLocalActivity(Struct, frozen=True, kw_only=True):
+    """An activity that the workflow worker ran itself; the last attempt brought the outcome."""
+
+    activity_type: str
+    arguments: bytes
+    attempts: list[LocalAttempt]
+    result: bytes | None = None
+    message: str | None = None
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = ActivityTimeouts()
+
+
 class CancelSelectionOperation(Struct, frozen=True, kw_only=True):
     group_id: str
     member_key: str | int
@@ -118,7 +153,13 @@ class ContinueAsNew(Struct, frozen=True, kw_only=True):
 Blocking: TypeAlias = (
     ScheduleActivity | StartTimer | StartChild | OpenConditionWait | OpenSignalWait
 )
-Marker: TypeAlias = RecordSideEffect | RecordVersionMarker | UpsertSearchAttributes | UpsertMemo
+Marker: TypeAlias = (
+    RecordSideEffect
+    | RecordVersionMarker
+    | UpsertSearchAttributes
+    | UpsertMemo
+    | RecordLocalActivity
+)
 Terminal: TypeAlias = CompleteRun | FailRun | ContinueAsNew
 UpdateOutcome: TypeAlias = CompleteUpdate | FailUpdate
 Command: TypeAlias = Blocking | Marker | CancelSelectionOperation | UpdateOutcome | Terminal

@@ -25,6 +25,7 @@ from perdure.core.run.command import (
     FailUpdate,
     OpenConditionWait,
     OpenSignalWait,
+    RecordLocalActivity,
     RecordSideEffect,
     RecordVersionMarker,
     ScheduleActivity,
@@ -38,6 +39,7 @@ from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.history import encode as json_encode
+from perdure.core.run.local import record_local_activity
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.settle import drop_operation, record_held, settle
@@ -312,6 +314,8 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
             _upsert_search_attributes(run, moment, command, _allot(run, None, rebase)[0])
         case UpsertMemo():
             _upsert_memo(run, moment, command, _allot(run, None, rebase)[0])
+        case RecordLocalActivity():
+            record_local_activity(run, moment, command, _allot(run, None, rebase)[0])
         case CancelSelectionOperation():
             _cancel_member(run, moment, command)
         case CompleteUpdate() | FailUpdate():

@@ -231,6 +231,12 @@ class FailQueryBody(QueryLeaseBody):
     failure: QueryFailureBody
 
 
+def require_in_order(shorter: int | None, longer: int | None, field: str) -> None:
+    """Of two time-outs, one that spans the other may not be shorter."""
+    if shorter is not None and longer is not None and shorter > longer:
+        raise InvalidRequest(field, f"must not be longer than {longer} s")
+
+
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 

@@ -16,6 +16,11 @@ from perdure.protocols.durable_workflow.bodies import (
     OptionalName,
     Seconds,
     TaskLease,
+    require_in_order,
+)
+from perdure.protocols.durable_workflow.local_activities import (
+    WireRecordLocalActivity,
+    translate_local_activity,
 )
 from perdure.protocols.durable_workflow.payloads import (
     require_envelope,
@@ -172,6 +177,7 @@ WireCommand = (
     | WireRecordVersionMarker
     | WireUpsertSearchAttributes
     | WireUpsertMemo
+    | WireRecordLocalActivity
     | WireCancelSelection
     | WireCompleteUpdate
     | WireFailUpdate
@@ -230,6 +236,8 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
             return c.UpsertSearchAttributes(attributes=wire.attributes)
         case WireUpsertMemo():
             return _upsert_memo(wire, f"{at}.entries")
+        case WireRecordLocalActivity():
+            return translate_local_activity(wire, at)
         case WireCancelSelection():
             return c.CancelSelectionOperation(
                 group_id=wire.selection_group_id,
@@ -282,10 +290,10 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         schedule_to_close=wire.schedule_to_close_timeout,
         heartbeat=wire.heartbeat_timeout,
     )
-    _in_order(timeouts.heartbeat, timeouts.start_to_close, f"{at}.heartbeat_timeout")
+    require_in_order(timeouts.heartbeat, timeouts.start_to_close, f"{at}.heartbeat_timeout")
     close = timeouts.schedule_to_close
-    _in_order(timeouts.start_to_close, close, f"{at}.start_to_close_timeout")
-    _in_order(timeouts.schedule_to_start, close, f"{at}.schedule_to_start_timeout")
+    require_in_order(timeouts.start_to_close, close, f"{at}.start_to_close_timeout")
+    require_in_order(timeouts.schedule_to_start, close, f"{at}.schedule_to_start_timeout")
     arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
     return c.ScheduleActivity(
         activity_type=wire.activity_type,
@@ -302,7 +310,9 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
     if wire.parent_close_policy is not None and wire.parent_close_policy not in _PARENT_CLOSE:
         known = ", ".join(sorted(_PARENT_CLOSE))
         raise InvalidRequest(f"{at}.parent_close_policy", f"must be one of {known}")
-    _in_order(wire.run_timeout_seconds, wire.execution_timeout_seconds, f"{at}.run_timeout_seconds")
+    require_in_order(
+        wire.run_timeout_seconds, wire.execution_timeout_seconds, f"{at}.run_timeout_seconds"
+    )
     arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
     return c.StartChild(
         workflow_type=wire.workflow_type,
@@ -397,8 +407,3 @@ def _check_entry(entry: PathEntry, depth: int) -> None:
 
 def _either(first: Payload, second: Payload) -> Payload:
     return second if first is UNSET else first
-
-
-def _in_order(shorter: int | None, longer: int | None, field: str) -> None:
-    if shorter is not None and longer is not None and shorter > longer:
-        raise InvalidRequest(field, f"must not be longer than {longer} s")

@@ -58,6 +58,7 @@ SUPPORTED_COMMANDS = (
     "open_condition_wait",
     "open_signal_wait",
     "cancel_selection_operation",
+    "record_local_activity",
 )
 
 REQUEST_CONTRACT: dict[str, Any] = {
@@ -206,6 +207,16 @@ SYNCHRONOUS_UPDATE_VALIDATION: dict[str, Any] = {
 }
 """How a worker is asked about an update before it is accepted."""
 
+LOCAL_ACTIVITIES: dict[str, Any] = {
+    "supported": True,
+    "schema": "durable-workflow.v2.local-activity.contract",
+    "version": 1,
+    "command": "record_local_activity",
+    "max_attempts": limits.LOCAL_ATTEMPTS_MAX,
+    "max_heartbeats": limits.LOCAL_HEARTBEATS_MAX,
+}
+"""Work that a workflow worker does itself, under the lease of its task."""
+
 
 def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, Any]:
     """What a worker may rely on."""
@@ -227,6 +238,7 @@ def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, An
         "parent_close_policy": True,
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
+        "local_activities": LOCAL_ACTIVITIES,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "response_compression": encodings if compression else [],

@@ -1,0 +1,163 @@
+"""The command by which a worker tells what it did itself: from the wire to the core."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from perdure.core import limits
+from perdure.core.rejection import InvalidRequest
+from perdure.core.run.command import LocalAttempt, LocalHeartbeat, RecordLocalActivity
+from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.protocols.durable_workflow.bodies import Count, Name255, Seconds, require_in_order
+from perdure.protocols.durable_workflow.payloads import require_payload
+
+Outcome = Literal["completed", "failed", "timed_out", "cancelled"]
+TimeoutKind = Literal["heartbeat", "start_to_close", "schedule_to_close"]
+Message = Annotated[str, Meta(max_length=limits.FAILURE_MESSAGE_LENGTH_MAX)]
+Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class WireLocalRetryPolicy(Struct):
+    max_attempts: Annotated[int, Meta(ge=1, le=limits.LOCAL_ATTEMPTS_MAX)] | None = None
+    backoff_seconds: Annotated[list[Count], Meta(max_length=limits.LOCAL_ATTEMPTS_MAX)] | None = (
+        None
+    )
+    non_retryable_error_types: list[Name255] | None = None
+
+
+class WireHeartbeat(Struct):
+    elapsed_ms: Milliseconds
+    details: Raw | UnsetType = UNSET
+
+
+class WireLocalAttempt(Struct, kw_only=True):
+    attempt_id: Name255
+    attempt_number: Annotated[int, Meta(ge=1, le=limits.LOCAL_ATTEMPTS_MAX)]
+    outcome: Outcome
+    duration_ms: Milliseconds = 0
+    heartbeats: (
+        Annotated[list[WireHeartbeat], Meta(max_length=limits.LOCAL_HEARTBEATS_MAX)] | None
+    ) = None
+    message: Message | None = None
+    exception_type: Name255 | None = None
+    non_retryable: bool | None = None
+    timeout_kind: TimeoutKind | None = None
+    retry_reason: Literal["failure", "timeout"] | None = None
+    backoff_seconds: Count | None = None
+
+
+class WireRecordLocalActivity(Struct, tag_field="type", tag="record_local_activity", kw_only=True):
+    activity_type: Name255
+    outcome: Outcome
+    attempts: Annotated[
+        list[WireLocalAttempt], Meta(min_length=1, max_length=limits.LOCAL_ATTEMPTS_MAX)
+    ]
+    execution_mode: Literal["local"] = "local"
+    arguments: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    message: Message | None = None
+    exception_type: Name255 | None = None
+    non_retryable: bool | None = None
+    timeout_kind: TimeoutKind | None = None
+    retry_policy: WireLocalRetryPolicy | None = None
+    start_to_close_timeout: Seconds | None = None
+    schedule_to_close_timeout: Seconds | None = None
+    heartbeat_timeout: Seconds | None = None
+    # What belongs to activities of a queue, or to prepared ones: said, it would be a mistake.
+    queue: Raw | UnsetType = UNSET
+    worker_session: Raw | UnsetType = UNSET
+    schedule_to_start_timeout: Raw | UnsetType = UNSET
+    cancellation_policy: Raw | UnsetType = UNSET
+    parallel_group_path: Raw | UnsetType = UNSET
+
+
+_FOREIGN = (
+    "queue",
+    "worker_session",
+    "schedule_to_start_timeout",
+    "cancellation_policy",
+    "parallel_group_path",
+)
+
+
+def translate_local_activity(wire: WireRecordLocalActivity, at: str) -> RecordLocalActivity:
+    """In our words. Refuses a story that contradicts itself."""
+    for name in _FOREIGN:
+        given = getattr(wire, name)
+        if given is not UNSET and bytes(given) != b"null":
+            raise InvalidRequest(f"{at}.{name}", "is not for local activities")
+    close = wire.schedule_to_close_timeout
+    require_in_order(wire.start_to_close_timeout, close, f"{at}.start_to_close_timeout")
+    require_in_order(wire.heartbeat_timeout, wire.start_to_close_timeout, f"{at}.heartbeat_timeout")
+    _require_consistent(wire, at)
+    result = require_payload(wire.result, f"{at}.result")
+    if (wire.result is not UNSET) != (wire.outcome == "completed"):
+        raise InvalidRequest(f"{at}.result", "comes with an activity that completed, and no other")
+    return RecordLocalActivity(
+        activity_type=wire.activity_type,
+        arguments=require_payload(wire.arguments, f"{at}.arguments") or b"null",
+        attempts=[_attempt(attempt) for attempt in wire.attempts],
+        result=result,
+        message=wire.message,
+        retry=_retry_policy(wire.retry_policy),
+        timeouts=ActivityTimeouts(
+            start_to_close=wire.start_to_close_timeout,
+            schedule_to_close=close,
+            heartbeat=wire.heartbeat_timeout,
+        ),
+    )
+
+
+def _require_consistent(wire: WireRecordLocalActivity, at: str) -> None:
+    last = wire.attempts[-1]
+    for index, attempt in enumerate(wire.attempts):
+        here = f"{at}.attempts.{index}"
+        if attempt.attempt_number != index + 1:
+            raise InvalidRequest(f"{here}.attempt_number", f"must be {index + 1}")
+        if (attempt.outcome == "timed_out") != (attempt.timeout_kind is not None):
+            raise InvalidRequest(f"{here}.timeout_kind", "comes with a time-out, and no other")
+        if attempt.outcome != "completed" and attempt.message is None:
+            raise InvalidRequest(f"{here}.message", "is required")
+        if attempt is not last and attempt.outcome not in ("failed", "timed_out"):
+            raise InvalidRequest(f"{here}.outcome", "nothing is tried again after this")
+    if sum(len(attempt.heartbeats or ()) for attempt in wire.attempts) > (
+        limits.LOCAL_HEARTBEATS_MAX
+    ):
+        most = limits.LOCAL_HEARTBEATS_MAX
+        raise InvalidRequest(f"{at}.attempts", f"at most {most} heartbeats in all")
+    told = (wire.outcome, wire.timeout_kind, wire.exception_type, bool(wire.non_retryable))
+    if told != (last.outcome, last.timeout_kind, last.exception_type, bool(last.non_retryable)):
+        raise InvalidRequest(f"{at}.outcome", "must be that of the last attempt")
+    if wire.outcome != "completed" and wire.message is None:
+        raise InvalidRequest(f"{at}.message", "is required")
+
+
+def _attempt(wire: WireLocalAttempt) -> LocalAttempt:
+    return LocalAttempt(
+        attempt_id=wire.attempt_id,
+        number=wire.attempt_number,
+        outcome=wire.outcome,
+        duration_ms=wire.duration_ms,
+        heartbeats=[_heartbeat(heartbeat) for heartbeat in wire.heartbeats or ()],
+        message=wire.message,
+        exception_type=wire.exception_type,
+        non_retryable=bool(wire.non_retryable),
+        timeout_kind=wire.timeout_kind,
+        retry_reason=wire.retry_reason,
+        backoff_seconds=wire.backoff_seconds or 0,
+    )
+
+
+def _heartbeat(wire: WireHeartbeat) -> LocalHeartbeat:
+    details = None if wire.details is UNSET else bytes(wire.details)
+    return LocalHeartbeat(wire.elapsed_ms, None if details == b"null" else details)
+
+
+def _retry_policy(wire: WireLocalRetryPolicy | None) -> RetryPolicy | None:
+    if wire is None:
+        return None
+    return RetryPolicy(
+        attempts_max=wire.max_attempts or 1,
+        backoff_seconds=list(wire.backoff_seconds or ()),
+        non_retryable_types=list(wire.non_retryable_error_types or ()),
+    )
