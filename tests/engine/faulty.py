@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from perdure.core.run.state import Run
-from perdure.store.interface import Changes, QueueKey, ReadyTask, Unavailable
+from perdure.store.interface import Changes, QueueKey, ReadyTask, RecordKey, Unavailable
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -76,7 +76,7 @@ class FaultyStore(SqliteStore):
         self.looks += 1
         return await super().load_ready(key, names, limit)
 
-    async def load_due(self, now: int, limit: int) -> list[str]:
+    async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
         self.dues += 1
         _strike(self._dues)
         return await super().load_due(now, limit)

@@ -8,7 +8,16 @@ import pytest
 
 from perdure.core.run.state import Run, Signal
 from perdure.core.run.status import RunStatus
-from perdure.store.interface import Changes, Conflict, QueueKey, Receipt, ReceiptKey
+from perdure.store.interface import (
+    Changes,
+    Conflict,
+    QueueKey,
+    Receipt,
+    ReceiptKey,
+    Record,
+    RecordChange,
+    RecordKey,
+)
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import NOW, a_run, a_worker, leased, with_activity, with_events
 from tests.store.nodes import commit, load, nodes, nothing_written, session
@@ -32,6 +41,7 @@ def changed_everywhere(run: Run) -> Changes:
         runs=[newcomer, run],
         receipts={KEY: RECEIPT},
         workers={("default", "w1"): a_worker()},
+        records={RecordKey("thing", "default", "a"): RecordChange(None, Record(b"1", 1))},
     )
 
 
@@ -314,5 +324,52 @@ def test_standing_in_line_ends_when_nobody_moves(migrated_url: str) -> None:
                 await store.release()
             await store.hold([run.run_id])
             await commit(store, run)
+
+    asyncio.run(story())
+
+
+# Records ------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_another_node_changed_is_not_written_over(migrated_url: str) -> None:
+    key = RecordKey("thing", "default", "a")
+
+    async def write(store: PostgresStore, before: Record | None, after: Record | None) -> None:
+        await store.commit(Changes(records={key: RecordChange(before, after)}))
+
+    async def story() -> None:
+        async with nodes(migrated_url, migrated_url) as (one, two):
+            await write(one, None, Record(b"1", 5))
+            with pytest.raises(Conflict):
+                await write(two, None, Record(b"2"))
+            await two.release()
+            (seen,) = (await two.find_records([key])).values()
+            await write(one, seen, Record(b"3", 9))
+            for after in (Record(b"4"), None):
+                async with nothing_written(migrated_url):
+                    with pytest.raises(Conflict):
+                        await write(two, seen, after)
+            (seen,) = (await two.find_records([key])).values()
+            assert (seen.data, seen.due_at, seen.version) == (b"3", 9, 2)
+            await write(two, seen, None)
+            assert await one.read_record(key) is None
+            assert await one.load_due(NOW, 9) == []
+
+    asyncio.run(story())
+
+
+def test_who_stands_in_line_for_a_record_gets_it(migrated_url: str) -> None:
+    key = RecordKey("thing", "default", "a")
+
+    async def story() -> None:
+        async with nodes(migrated_url, migrated_url) as (one, two):
+            await one.commit(Changes(records={key: RecordChange(None, Record(b"1"))}))
+            await one.hold([], [key])
+            (seen,) = (await two.find_records([key])).values()
+            with pytest.raises(Conflict):
+                await two.commit(Changes(records={key: RecordChange(seen, Record(b"2"))}))
+            await two.release()
+            await one.commit(Changes(records={key: RecordChange(seen, Record(b"3"))}))
+            assert (await two.find_records([key]))[key].data == b"3"
 
     asyncio.run(story())

@@ -8,9 +8,10 @@ from perdure.clock import Clock
 from perdure.core.limits import DUE_PER_BEAT_MAX, SECOND
 from perdure.engine.beat import Engine
 from perdure.engine.fleet import ForgetWorkers, is_forgettable
+from perdure.engine.operation import Operation
 from perdure.engine.passing import FireDue
 from perdure.identity import jitter
-from perdure.store.interface import Unavailable
+from perdure.store.interface import RecordKey, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +29,23 @@ class DeadlineLoop:
         self._armed = asyncio.Event()
         self._next_at: int | None = None
         self._look_at = 0
-        self._stuck: set[str] = set()
+        self._stuck: set[str | RecordKey] = set()
         self._idle_look = _IDLE_LOOK
         self._others: list[Callable[[], int | None]] = []
+        self._rules: dict[str, Callable[[RecordKey], Operation]] = {}
 
     def also(self, pass_time: Callable[[], int | None]) -> None:
         """Time passes for something in memory as well; it returns when it is due next."""
         self._others.append(pass_time)
+
+    def on_record(self, kind: str, rule: Callable[[RecordKey], Operation]) -> None:
+        """What is decided when a record of a kind is due.
+
+        The operation looks for itself whether it is, arms the record anew or disarms it, and
+        returns true. It may be decided twice, and for a record that is gone.
+        """
+        assert kind not in self._rules
+        self._rules[kind] = rule
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -73,19 +84,27 @@ class DeadlineLoop:
     async def _fire_due(self, engine: Engine) -> None:
         while due := await self._find_due(engine):
             results = await asyncio.gather(
-                *(engine.submit(FireDue(run_id)) for run_id in due), return_exceptions=True
+                *(engine.submit(self._operation_of(target)) for target in due),
+                return_exceptions=True,
             )
-            for run_id, result in zip(due, results, strict=True):
+            for target, result in zip(due, results, strict=True):
                 if isinstance(result, Unavailable):
                     raise result
                 if result is not True:
                     # Gone or broken: logged where it broke, and left alone for a while.
-                    self._stuck.add(run_id)
+                    self._stuck.add(target)
 
-    async def _find_due(self, engine: Engine) -> list[str]:
+    async def _find_due(self, engine: Engine) -> list[str | RecordKey]:
         limit = DUE_PER_BEAT_MAX + len(self._stuck)
         found = await engine.store.load_due(self._clock.now(), limit)
-        return [run_id for run_id in found if run_id not in self._stuck]
+        for target in found:
+            if isinstance(target, RecordKey) and target.kind not in self._rules:
+                # A newer release made it, and its nodes will see to it.
+                self._stuck.add(target)
+        return [target for target in found if target not in self._stuck]
+
+    def _operation_of(self, target: str | RecordKey) -> Operation:
+        return FireDue(target) if isinstance(target, str) else self._rules[target.kind](target)
 
     async def _look_after(self, engine: Engine) -> None:
         """Now and then: try again what was stuck, and look for what a lost hint left behind."""

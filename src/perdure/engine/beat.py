@@ -37,7 +37,7 @@ from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.reply import Reply
 from perdure.engine.world import World
-from perdure.store.interface import Conflict, QueueKey, Store, Unavailable, shared
+from perdure.store.interface import Conflict, QueueKey, RecordKey, Store, Unavailable, shared
 
 log = logging.getLogger(__name__)
 
@@ -224,10 +224,11 @@ class Engine:
     async def _beat_safely(self, waiting: Sequence[Waiting]) -> None:
         """One poisonous operation takes no others down: after a failure each goes alone."""
         held: frozenset[str] = frozenset()
+        records: frozenset[RecordKey] = frozenset()
         trusting = self._shared is not None and self._staleness < _STALENESS_MAX
         for _ in range(_TRIES_TOGETHER):
             try:
-                await self._beat(waiting, held, trusting=trusting)
+                await self._beat(waiting, held, records, trusting=trusting)
             except Doubt:
                 trusting = False
                 continue
@@ -237,11 +238,12 @@ class Engine:
                     trusting = False
                     self._staleness = min(self._staleness + 0.1, 1.0)
                     continue
-                if held and not conflict.run_ids:
+                if (held or records) and not (conflict.run_ids or conflict.records):
                     # We stood in line in vain: whoever holds them is no node.
                     break
                 # A race that was lost once may be lost again, so the next time we stand in line.
                 held |= conflict.run_ids
+                records |= conflict.records
                 continue
             except Exception as error:
                 await self._recover(waiting, error)
@@ -266,7 +268,7 @@ class Engine:
         """Somebody holds what one of these needs: that one comes again later, the others go on."""
         for one in waiting:
             try:
-                await self._beat([one], frozenset())
+                await self._beat([one])
             except (Conflict, Unavailable):
                 self._postpone(one, error)
             except Exception as other:
@@ -301,13 +303,18 @@ class Engine:
             future.set_exception(error)
 
     async def _beat(
-        self, waiting: Sequence[Waiting], held: frozenset[str], *, trusting: bool = False
+        self,
+        waiting: Sequence[Waiting],
+        held: frozenset[str] = frozenset(),
+        records: frozenset[RecordKey] = frozenset(),
+        *,
+        trusting: bool = False,
     ) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         world.trusts_memory = trusting
         try:
-            if held and self._shared is not None:
-                await self._shared.hold(held)
+            if (held or records) and self._shared is not None:
+                await self._shared.hold(held, records)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
             if world.remembered and _is_doubtful(world, answers):
@@ -320,6 +327,7 @@ class Engine:
         except BaseException as error:
             if isinstance(error, Conflict):
                 error.run_ids = frozenset(world.touched)
+                error.records = frozenset(world.changes.records)
             await self.store.release()
             for run_id in world.touched if isinstance(error, Doubt) else world.runs:
                 self._cache.drop(run_id)
@@ -379,6 +387,7 @@ class Engine:
         instances = []
         receipts = []
         workers: dict[WorkerKey, None] = {}
+        records: dict[RecordKey, None] = {}
         for operation in operations:
             if self._shared is not None:
                 workers.update(dict.fromkeys(operation.workers()))
@@ -395,12 +404,19 @@ class Engine:
                 if key not in world.loaded_receipts:
                     world.loaded_receipts.add(key)
                     receipts.append(key)
+            for record_key in operation.records():
+                if record_key not in world.records:
+                    records[record_key] = None
         if instances:
             for instance, run_id in (await self.store.find_current(instances)).items():
                 world.current.setdefault(instance, run_id)
                 wanted[run_id] = None
         if receipts:
             world.receipts.update(await self.store.find_receipts(receipts))
+        if records:
+            found = await self.store.find_records(records)
+            for record_key in records:
+                world.records[record_key] = found.get(record_key)
         if self._shared is not None and workers:
             world.learn_workers(workers, await self._shared.find_workers(workers))
         missing = []
@@ -456,6 +472,9 @@ class Engine:
                 self._herald.registered(worker_key)
         for key, names in world.exhausted:
             self._matcher.exhausted(key, names)
+        for change in world.changes.records.values():
+            if change.after is not None and change.after.due_at is not None:
+                self._on_due(change.after.due_at)
         for run in world.runs.values():
             if run.run_id in world.touched:
                 if run.unsaved.ready:

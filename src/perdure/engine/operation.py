@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from perdure.store.interface import Instance, ReceiptKey, Store
+from perdure.store.interface import Instance, ReceiptKey, RecordKey, Store
 
 if TYPE_CHECKING:
     from perdure.engine.world import World
@@ -37,6 +37,10 @@ class Operation:
 
     def workers(self) -> tuple[tuple[str, str], ...]:
         """Registrations that must be known: namespace and worker id."""
+        return ()
+
+    def records(self) -> tuple[RecordKey, ...]:
+        """Records that must be known. Asked after `prepare`, which may find out about them."""
         return ()
 
     async def prepare(self, store: Store, world: "World") -> tuple[str, ...]:

@@ -16,7 +16,16 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
-from perdure.store.interface import Changes, Instance, QueueKey, Receipt, ReceiptKey
+from perdure.store.interface import (
+    Changes,
+    Instance,
+    QueueKey,
+    Receipt,
+    ReceiptKey,
+    Record,
+    RecordChange,
+    RecordKey,
+)
 
 
 class World:
@@ -45,6 +54,8 @@ class World:
         self.remembered: set[str] = set()
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
+        # Every record that was asked for: as it was on disk, or None when there is none.
+        self.records: dict[RecordKey, Record | None] = {}
         self._workers = workers
         # Registrations as a shared store has them; what memory has may be old.
         self._learned: dict[tuple[str, str], Worker | None] = {}
@@ -110,6 +121,11 @@ class World:
                 configured_limit=WORKERS_MAX,
             )
 
+    def find_record(self, key: RecordKey) -> Record | None:
+        """A record as it stands now; it must have been asked for by an operation."""
+        changed = self.changes.records.get(key)
+        return self.records[key] if changed is None else changed.after
+
     # Changing ------------------------------------------------------------------------------------
 
     def changed(self, run: Run) -> None:
@@ -136,6 +152,10 @@ class World:
 
     def put_worker(self, worker: Worker) -> None:
         self.changes.workers[(worker.namespace, worker.worker_id)] = worker
+
+    def put_record(self, key: RecordKey, after: Record | None) -> None:
+        """Write a record, or remove it. Nothing is checked against it unless it was loaded."""
+        self.changes.records[key] = RecordChange(self.records[key], after)
 
     def put_receipt(self, key: ReceiptKey, receipt: Receipt) -> None:
         self.receipts[key] = receipt

@@ -49,6 +49,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "deadline": ("kind", "target", "due_at"),
     "receipt": ("namespace", "workflow_id", "kind", "request_id", "data"),
     "worker": ("namespace", "worker_id", "data"),
+    "record": ("kind", "namespace", "key", "due_at", "data"),
 }
 """What is copied: the tables in their order, and the columns that both stores know."""
 

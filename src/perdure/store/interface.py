@@ -24,6 +24,7 @@ class Conflict(Exception):
 
     run_ids: frozenset[str] = frozenset()
     """What the beat that lost was about to change."""
+    records: "frozenset[RecordKey]" = frozenset()
 
 
 class Instance(NamedTuple):
@@ -85,6 +86,65 @@ class PollLease(NamedTuple):
     place: int
 
 
+_SEPARATOR = "\x1f"
+_LAST_CHARACTER = "\U0010ffff"
+
+
+class RecordKey(NamedTuple):
+    """The name of a small durable thing that is no run: its kind, its namespace, its own key."""
+
+    kind: str
+    namespace: str
+    key: str
+
+    @property
+    def target(self) -> str:
+        """The key as one text, for the table of deadlines."""
+        return _SEPARATOR.join(self)
+
+    @classmethod
+    def of_target(cls, target: str) -> "RecordKey":
+        return cls(*target.split(_SEPARATOR, 2))
+
+
+class Record(Struct, frozen=True):
+    """What stands under a key."""
+
+    data: bytes
+    due_at: int | None = None
+    """When somebody must look at it."""
+    version: int = 1
+    """How often a shared store says that it was written."""
+
+
+class RecordChange(Struct, frozen=True):
+    """What a beat does to a record: what it was decided on, and what shall be; None is nothing."""
+
+    before: Record | None
+    after: Record | None
+
+
+class RecordRange(Struct, frozen=True, kw_only=True):
+    """A page of records of one kind, in the order of their keys."""
+
+    kind: str
+    namespace: str
+    prefix: str = ""
+    after: str | None = None
+    """The last key of the page before."""
+    newest_first: bool = False
+    """Backwards; keys that begin with the time of their making then come newest first."""
+    limit: int
+
+    @property
+    def bounds(self) -> tuple[str, str, str]:
+        """Keys from the first on, behind the second, and before the third."""
+        last = self.prefix + _LAST_CHARACTER
+        if self.newest_first:
+            return self.prefix, "", last if self.after is None else min(self.after, last)
+        return self.prefix, self.after or "", last
+
+
 class Changes(Struct):
     """Everything that one beat writes, in one transaction."""
 
@@ -93,10 +153,11 @@ class Changes(Struct):
     workers: dict[tuple[str, str], Worker | None] = field(default_factory=dict)
     worker_revisions: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often a shared store says that the changed ones were written before; 0 is never."""
+    records: dict[RecordKey, RecordChange] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.runs or self.receipts or self.workers)
+        return not (self.runs or self.receipts or self.workers or self.records)
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -131,6 +192,11 @@ class Store(Protocol):
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]: ...
     async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]: ...
+    async def find_records(self, keys: Collection[RecordKey]) -> Mapping[RecordKey, Record]: ...
+    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
+        """What there is of a kind, to be loaded by its name."""
+        ...
+
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]: ...
@@ -149,8 +215,11 @@ class Store(Protocol):
     async def load_lease_owners(self) -> list[tuple[str, str]]: ...
 
     # For readers: these see what is committed.
-    async def load_due(self, now: int, limit: int) -> list[str]:
-        """Targets whose deadline has come. On a shared store, nobody else gets them for a while."""
+    async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
+        """Runs and records whose deadline has come.
+
+        On a shared store, nobody else gets them for a while.
+        """
         ...
 
     async def find_next_due(self, now: int) -> int | None: ...
@@ -163,6 +232,8 @@ class Store(Protocol):
     ) -> list[Run]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
+    async def read_record(self, key: RecordKey) -> Record | None: ...
+    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]: ...
 
 
 class SharedStore(Store, Protocol):
@@ -173,8 +244,8 @@ class SharedStore(Store, Protocol):
         """How many ready tasks there are, also those that another node looks at just now."""
         ...
 
-    async def hold(self, run_ids: Collection[str]) -> None:
-        """Wait for one's turn at some runs, and keep others from them until the beat ends."""
+    async def hold(self, run_ids: Collection[str], records: Collection[RecordKey] = ...) -> None:
+        """Wait for one's turn at runs and records, and keep others off until the beat ends."""
         ...
 
     async def find_workers(

@@ -17,7 +17,7 @@ from perdure.core.run.state import (
 )
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
-from perdure.store.interface import Receipt
+from perdure.store.interface import Receipt, RecordKey
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
@@ -105,6 +105,11 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
         name = routing_name(activity.activity_type, run.build_id)
         what = (activity.queue, "activity", name, run.priority, activity.available_at)
     return (run.run_id, place, run.namespace, *what)
+
+
+def due_of(kind: str, target: str) -> str | RecordKey:
+    """What a deadline is about: a run by its id, or a record."""
+    return target if kind == "run" else RecordKey.of_target(target)
 
 
 def operation_of(data: bytes) -> Operation:

@@ -199,6 +199,8 @@ def _kept(
             yield table, (*columns, "lease_poll"), [(*row, _poll_of(row[3])) for row in page]
         case "worker":
             yield table, (*columns, "revision", "changed_at"), [(*row, 1, now) for row in page]
+        case "record":
+            yield table, (*columns, "version"), [(*row, 1) for row in page]
         case _:
             yield table, columns, page
 

@@ -9,12 +9,13 @@ from perdure.store.queries import load_queries
 PACKAGE = "perdure.store.postgres"
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
-HOLDS = ("fence", "hold_open", "hold_closed", "hold_workers")
+HOLDS = ("fence", "hold_open", "hold_closed", "hold_workers", "hold_records")
 _CHECKS = {
     "fence": "fence_ok",
     "hold_open": "held_open_ok",
     "hold_closed": "held_closed_ok",
     "hold_workers": "held_workers_ok",
+    "hold_records": "held_records_ok",
 }
 
 

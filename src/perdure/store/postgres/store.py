@@ -29,6 +29,9 @@ from perdure.store.interface import (
     ReadyTask,
     Receipt,
     ReceiptKey,
+    Record,
+    RecordKey,
+    RecordRange,
     RunFilter,
     Unavailable,
 )
@@ -216,6 +219,16 @@ class PostgresStore:
         ]
         return {(w.namespace, w.worker_id): (revision, w) for revision, w in known}
 
+    async def find_records(self, keys: Collection[RecordKey]) -> Mapping[RecordKey, Record]:
+        found = await self._ask("find_records", *_columns(keys))
+        return {
+            RecordKey(*map(plain, row[:3])): Record(row[5], row[4], version=row[3]) for row in found
+        }
+
+    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
+        found = await self._ask(_reading(wanted), *_range(wanted))
+        return [RecordKey(wanted.kind, wanted.namespace, plain(row[0])) for row in found]
+
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]:
@@ -224,9 +237,12 @@ class PostgresStore:
         found = await self._ask("load_ready", *key, list(names), limit)
         return [ReadyTask(row[0], row[1], plain(row[2])) for row in found]
 
-    async def hold(self, run_ids: Collection[str]) -> None:
+    async def hold(self, run_ids: Collection[str], records: Collection[RecordKey] = ()) -> None:
         await self._begin()
-        await self._ask("hold_runs", list(run_ids))
+        if run_ids:
+            await self._ask("hold_runs", list(run_ids))
+        if records:
+            await self._ask("wait_for_records", *_columns(records))
 
     async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
         return int((await self._ask("count_ready", *key, list(names), limit))[0][0])
@@ -336,8 +352,9 @@ class PostgresStore:
     async def read_clock(self) -> int:
         return int((await self._read("read_clock"))[0][0])
 
-    async def load_due(self, now: int, limit: int) -> list[str]:
-        return [row[0] for row in await self._read("take_due", now, limit, now + _DUE_TAKEN)]
+    async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
+        found = await self._read("take_due", now, limit, now + _DUE_TAKEN)
+        return [rows.due_of(row[0], plain(row[1])) for row in found]
 
     async def find_next_due(self, now: int) -> int | None:
         due_at = (await self._read("find_next_due", now))[0][0]
@@ -396,6 +413,20 @@ class PostgresStore:
         found = await self._read("read_last_chunk", run_id)
         return rows.events_of(found[0][0]) if found else []
 
+    async def read_record(self, key: RecordKey) -> Record | None:
+        found = await self._read("find_records", *_columns([key]))
+        return Record(found[0][5], found[0][4], version=found[0][3]) if found else None
+
+    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = await self._read(_reading(wanted), *_range(wanted))
+        return [
+            (
+                RecordKey(wanted.kind, wanted.namespace, plain(row[0])),
+                Record(row[3], row[2], version=row[1]),
+            )
+            for row in found
+        ]
+
     async def _read(self, query: str, *values: Any) -> list[asyncpg.Record]:
         async with self._reader() as line:
             return await line.ask_patiently(self._sql[query], *values)
@@ -415,6 +446,18 @@ class PostgresStore:
 
 def _went_away(error: Lost) -> Unavailable:
     return Unavailable("storage_unavailable", f"the store went away: {error}", 1)
+
+
+def _columns(keys: Collection[RecordKey]) -> list[list[str]]:
+    return [list(column) for column in zip(*keys, strict=True)]
+
+
+def _reading(wanted: RecordRange) -> str:
+    return "read_records_backwards" if wanted.newest_first else "read_records"
+
+
+def _range(wanted: RecordRange) -> tuple[Any, ...]:
+    return (wanted.kind, wanted.namespace, *wanted.bounds, wanted.limit)
 
 
 def _events_known(run: Run | None) -> int:

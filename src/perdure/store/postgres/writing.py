@@ -6,12 +6,13 @@ from typing import Any
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import Activity, Run
 from perdure.store import rows
-from perdure.store.interface import Changes
+from perdure.store.interface import Changes, RecordChange, RecordKey
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "hold_open": ("run_ids", "versions"),
     "hold_closed": ("run_ids", "versions"),
     "hold_workers": ("namespaces", "worker_ids", "revisions"),
+    "hold_records": ("kinds", "namespaces", "keys", "versions"),
     "insert_run": (
         "run_ids",
         "namespaces",
@@ -46,12 +47,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         "available_ats",
     ),
     "delete_ready": ("run_ids", "places"),
-    "put_deadline": ("targets", "due_ats"),
-    "delete_deadline": ("targets",),
+    "put_deadline": ("kinds", "targets", "due_ats"),
+    "delete_deadline": ("kinds", "targets"),
     "put_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data"),
     "insert_worker": ("namespaces", "worker_ids", "data"),
     "update_worker": ("namespaces", "worker_ids", "data"),
     "delete_worker": ("namespaces", "worker_ids"),
+    "insert_record": ("kinds", "namespaces", "keys", "due_ats", "data"),
+    "update_record": ("kinds", "namespaces", "keys", "due_ats", "data"),
+    "delete_record": ("kinds", "namespaces", "keys"),
 }
 """The parts in the order in which they stand, and the values of each."""
 
@@ -67,6 +71,8 @@ def collect(changes: Changes) -> Batches:
         _add(batches, "put_receipt", (*key, rows.encode(receipt)))
     for (namespace, worker_id), worker in changes.workers.items():
         _collect_worker(namespace, worker_id, worker, changes.worker_revisions, batches)
+    for record_key, change in changes.records.items():
+        _collect_record(record_key, change, batches)
     return batches
 
 
@@ -102,6 +108,23 @@ def _collect_worker(
         return
     part = "update_worker" if revision else "insert_worker"
     _add(batches, part, (namespace, worker_id, rows.encode(worker)))
+
+
+def _collect_record(key: RecordKey, change: RecordChange, batches: Batches) -> None:
+    before, after = change.before, change.after
+    if before is not None:
+        _add(batches, "hold_records", (*key, before.version))
+    if after is not None:
+        part = "insert_record" if before is None else "update_record"
+        _add(batches, part, (*key, after.due_at, after.data))
+    elif before is not None:
+        _add(batches, "delete_record", key)
+    armed = None if before is None else before.due_at
+    due_at = None if after is None else after.due_at
+    if due_at is not None:
+        _add(batches, "put_deadline", ("record", key.target, due_at))
+    elif armed is not None:
+        _add(batches, "delete_deadline", ("record", key.target))
 
 
 def _collect_run(run: Run, batches: Batches) -> None:
@@ -161,6 +184,6 @@ def _collect_beside(run: Run, batches: Batches) -> None:
             _add(batches, "delete_ready", (run_id, place))
     if run.due_at != unsaved.due_at:
         if run.due_at is None:
-            _add(batches, "delete_deadline", (run_id,))
+            _add(batches, "delete_deadline", ("run", run_id))
         else:
-            _add(batches, "put_deadline", (run_id, run.due_at))
+            _add(batches, "put_deadline", ("run", run_id, run.due_at))

@@ -30,6 +30,10 @@ from perdure.store.interface import (
     ReadyTask,
     Receipt,
     ReceiptKey,
+    Record,
+    RecordChange,
+    RecordKey,
+    RecordRange,
     RunFilter,
     Unavailable,
 )
@@ -142,13 +146,24 @@ class SqliteStore:
                 found[key] = rows.receipt_of(data)
         return found
 
+    async def find_records(self, keys: Collection[RecordKey]) -> Mapping[RecordKey, Record]:
+        found: dict[RecordKey, Record] = {}
+        for key in keys:
+            for due_at, data in self._ask("find_record", key):
+                found[key] = Record(data, due_at)
+        return found
+
+    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
+        found = self._ask(_reading(wanted), _range(wanted))
+        return [RecordKey(wanted.kind, wanted.namespace, row[0]) for row in found]
+
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]:
         return [ReadyTask(*row) for row in self._ask("load_ready", (*key, _array(names), limit))]
 
-    async def load_due(self, now: int, limit: int) -> list[str]:
-        return [target for (target,) in self._read("load_due", (now, limit))]
+    async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
+        return [rows.due_of(*row) for row in self._read("load_due", (now, limit))]
 
     async def find_next_due(self, now: int) -> int | None:
         (due_at,) = self._read("find_next_due", ())[0]
@@ -212,6 +227,8 @@ class SqliteStore:
             else:
                 row = (namespace, worker_id, rows.encode(worker))
                 batches["put_worker"].append(row)
+        for record_key, change in changes.records.items():
+            _collect_record(record_key, change, batches)
         for query, values in batches.items():
             self._writer.executemany(self._sql[query], values)
 
@@ -240,6 +257,18 @@ class SqliteStore:
         values = (wanted.namespace, *cursor, wanted.workflow_type, statuses, wanted.text, limit)
         found = await self._read_bulk("read_list", values)
         return [rows.run_of(row) for row in found]
+
+    async def read_record(self, key: RecordKey) -> Record | None:
+        for due_at, data in self._read("find_record", key):
+            return Record(data, due_at)
+        return None
+
+    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = await self._read_bulk(_reading(wanted), _range(wanted))
+        return [
+            (RecordKey(wanted.kind, wanted.namespace, key), Record(data, due_at))
+            for key, due_at, data in found
+        ]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
         return await asyncio.get_running_loop().run_in_executor(
@@ -324,6 +353,30 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
             batches["delete_ready"].append((run.run_id, place))
     if run.due_at != unsaved.due_at:
         if run.due_at is None:
-            batches["delete_deadline"].append((run.run_id,))
+            batches["delete_deadline"].append(("run", run.run_id))
         else:
-            batches["put_deadline"].append((run.run_id, run.due_at))
+            batches["put_deadline"].append(("run", run.run_id, run.due_at))
+
+
+def _collect_record(
+    key: RecordKey, change: RecordChange, batches: dict[str, list[tuple[Any, ...]]]
+) -> None:
+    before, after = change.before, change.after
+    if after is None:
+        batches["delete_record"].append(key)
+    else:
+        batches["put_record"].append((*key, after.due_at, after.data))
+    armed = None if before is None else before.due_at
+    due_at = None if after is None else after.due_at
+    if due_at is not None:
+        batches["put_deadline"].append(("record", key.target, due_at))
+    elif armed is not None:
+        batches["delete_deadline"].append(("record", key.target))
+
+
+def _reading(wanted: RecordRange) -> str:
+    return "read_records_backwards" if wanted.newest_first else "read_records"
+
+
+def _range(wanted: RecordRange) -> tuple[Any, ...]:
+    return (wanted.kind, wanted.namespace, *wanted.bounds, wanted.limit)

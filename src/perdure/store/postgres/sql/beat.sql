@@ -88,6 +88,26 @@ select worker.revision, worker.data
     on worker.namespace = ids.namespace
    and worker.worker_id = ids.worker_id
 
+-- name: find_records
+-- What stands under some keys.
+select record.kind, record.namespace, record.key, record.version, record.due_at, record.data
+  from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
+  join perdure.record
+    on record.kind = ids.kind
+   and record.namespace = ids.namespace
+   and record.key = ids.key
+
+-- name: wait_for_records
+-- Stand in line for some records, in the one order in which everybody does.
+select record.key
+  from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
+  join perdure.record
+    on record.kind = ids.kind
+   and record.namespace = ids.namespace
+   and record.key = ids.key
+ order by record.kind, record.namespace, record.key
+   for update of record
+
 -- name: load_ready
 -- The tasks of a queue that come next, of the types that somebody waits for. What another node
 -- looks at in this moment is left to it.
@@ -159,7 +179,6 @@ with due as (
       from perdure.deadline
      where deadline.due_at <= :now::bigint
        and deadline.taken_until <= :now::bigint
-       and deadline.kind = 'run'
      order by deadline.due_at, deadline.kind, deadline.target
      limit :most::bigint
        for update skip locked
@@ -170,11 +189,11 @@ taken as (
       from due
      where deadline.kind = due.kind
        and deadline.target = due.target
-    returning deadline.due_at, deadline.target
+    returning deadline.due_at, deadline.kind, deadline.target
 )
-select target
+select kind, target
   from taken
- order by due_at, target
+ order by due_at, kind, target
 
 -- name: enrol
 -- Take part, or take part anew: whatever an earlier connection of this node still has under way

@@ -54,6 +54,20 @@ held_workers as (
 ),
 held_workers_ok as (select count(*) = cardinality(:worker_ids::text[]) as ok from held_workers)
 
+-- name: hold_records
+held_records as (
+    select record.key
+      from unnest(:kinds::text[], :namespaces::text[], :keys::text[], :versions::bigint[])
+        as ids (kind, namespace, key, version)
+      join perdure.record
+        on record.kind = ids.kind
+       and record.namespace = ids.namespace
+       and record.key = ids.key
+       and record.version = ids.version
+       for update of record skip locked
+),
+held_records_ok as (select count(*) = cardinality(:keys::text[]) as ok from held_records)
+
 -- name: note_beat
 note_beat as (
     insert into perdure.beat (node_id, number)
@@ -204,8 +218,9 @@ delete_ready as (
 -- name: put_deadline
 put_deadline as (
     insert into perdure.deadline (kind, target, due_at)
-    select 'run', rows.target, rows.due_at
-      from unnest(:targets::text[], :due_ats::bigint[]) as rows (target, due_at)
+    select rows.kind, rows.target, rows.due_at
+      from unnest(:kinds::text[], :targets::text[], :due_ats::bigint[])
+        as rows (kind, target, due_at)
      where (select ok from gate)
     on conflict (kind, target) do update set due_at = excluded.due_at, taken_until = 0
 )
@@ -213,8 +228,8 @@ put_deadline as (
 -- name: delete_deadline
 delete_deadline as (
     delete from perdure.deadline
-     using unnest(:targets::text[]) as ids (target)
-     where deadline.kind = 'run'
+     using unnest(:kinds::text[], :targets::text[]) as ids (kind, target)
+     where deadline.kind = ids.kind
        and deadline.target = ids.target
        and (select ok from gate)
 )
@@ -255,5 +270,38 @@ delete_worker as (
      using unnest(:namespaces::text[], :worker_ids::text[]) as ids (namespace, worker_id)
      where worker.namespace = ids.namespace
        and worker.worker_id = ids.worker_id
+       and (select ok from gate)
+)
+
+-- name: insert_record
+insert_record as (
+    insert into perdure.record (kind, namespace, key, version, due_at, data)
+    select rows.kind, rows.namespace, rows.key, 1, rows.due_at, rows.data
+      from unnest(:kinds::text[], :namespaces::text[], :keys::text[], :due_ats::bigint[],
+                  :data::bytea[])
+        as rows (kind, namespace, key, due_at, data)
+     where (select ok from gate)
+)
+
+-- name: update_record
+update_record as (
+    update perdure.record
+       set version = record.version + 1, due_at = rows.due_at, data = rows.data
+      from unnest(:kinds::text[], :namespaces::text[], :keys::text[], :due_ats::bigint[],
+                  :data::bytea[])
+        as rows (kind, namespace, key, due_at, data)
+     where record.kind = rows.kind
+       and record.namespace = rows.namespace
+       and record.key = rows.key
+       and (select ok from gate)
+)
+
+-- name: delete_record
+delete_record as (
+    delete from perdure.record
+     using unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
+     where record.kind = ids.kind
+       and record.namespace = ids.namespace
+       and record.key = ids.key
        and (select ok from gate)
 )

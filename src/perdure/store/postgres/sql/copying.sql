@@ -28,6 +28,7 @@ select exists (select 1 from perdure.run)
     or exists (select 1 from perdure.deadline)
     or exists (select 1 from perdure.receipt)
     or exists (select 1 from perdure.worker)
+    or exists (select 1 from perdure.record)
     or exists (select 1 from perdure.namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -76,3 +77,7 @@ select namespace, workflow_id, kind, request_id, data
 -- name: give_worker
 select namespace, worker_id, data
   from perdure.worker
+
+-- name: give_record
+select kind, namespace, key, due_at, data
+  from perdure.record

@@ -147,3 +147,26 @@ select pg_notify(:channel::text, :text::text)
 select pg_notify(:channel::text, parcel.part)
   from unnest(:parts::text[]) with ordinality as parcel (part, place)
  order by parcel.place
+
+-- name: read_records
+-- Records of one kind in the order of their keys, from one key on up to another.
+select key, version, due_at, data
+  from perdure.record
+ where kind = :kind::text
+   and namespace = :namespace::text
+   and key >= :first::text
+   and key > :above::text
+   and key < :below::text
+ order by key
+ limit :most::bigint
+
+-- name: read_records_backwards
+select key, version, due_at, data
+  from perdure.record
+ where kind = :kind::text
+   and namespace = :namespace::text
+   and key >= :first::text
+   and key > :above::text
+   and key < :below::text
+ order by key desc
+ limit :most::bigint

@@ -66,11 +66,10 @@ select run_id, place, name
  limit :most
 
 -- name: load_due
--- The runs whose deadline has come. The plus keeps the planner from reading all of one kind.
-select target
+-- What is due.
+select kind, target
   from deadline
  where due_at <= :now
-   and +kind = 'run'
  order by due_at, kind, target
  limit :most
 
@@ -150,13 +149,31 @@ delete from ready
 
 -- name: put_deadline
 insert into deadline (kind, target, due_at)
-values ('run', :target, :due_at)
+values (:kind, :target, :due_at)
 on conflict (kind, target) do update set due_at = excluded.due_at
 
 -- name: delete_deadline
 delete from deadline
- where kind = 'run'
+ where kind = :kind
    and target = :target
+
+-- name: find_record
+select due_at, data
+  from record
+ where kind = :kind
+   and namespace = :namespace
+   and key = :key
+
+-- name: put_record
+insert into record (kind, namespace, key, due_at, data)
+values (:kind, :namespace, :key, :due_at, :data)
+on conflict (kind, namespace, key) do update set due_at = excluded.due_at, data = excluded.data
+
+-- name: delete_record
+delete from record
+ where kind = :kind
+   and namespace = :namespace
+   and key = :key
 
 -- name: put_receipt
 insert into receipt (namespace, workflow_id, kind, request_id, data)

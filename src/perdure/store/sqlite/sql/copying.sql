@@ -10,6 +10,7 @@ select exists (select 1 from run)
     or exists (select 1 from deadline)
     or exists (select 1 from receipt)
     or exists (select 1 from worker)
+    or exists (select 1 from record)
     or exists (select 1 from namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -52,6 +53,10 @@ select namespace, workflow_id, kind, request_id, data
 select namespace, worker_id, data
   from worker
 
+-- name: give_record
+select kind, namespace, key, due_at, data
+  from record
+
 -- name: take_namespace
 insert into namespace (name)
 values (:name)
@@ -89,3 +94,7 @@ values (:namespace, :workflow_id, :kind, :request_id, :data)
 -- name: take_worker
 insert into worker (namespace, worker_id, data)
 values (:namespace, :worker_id, :data)
+
+-- name: take_record
+insert into record (kind, namespace, key, due_at, data)
+values (:kind, :namespace, :key, :due_at, :data)

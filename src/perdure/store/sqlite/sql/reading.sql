@@ -79,3 +79,26 @@ select run.namespace, operation.lease_owner
   from operation
   join run on run.run_id = operation.run_id
  where operation.lease_owner is not null
+
+-- name: read_records
+-- Records of one kind in the order of their keys, from one key on up to another.
+select key, due_at, data
+  from record
+ where kind = :kind
+   and namespace = :namespace
+   and key >= :first
+   and key > :above
+   and key < :below
+ order by key
+ limit :most
+
+-- name: read_records_backwards
+select key, due_at, data
+  from record
+ where kind = :kind
+   and namespace = :namespace
+   and key >= :first
+   and key > :above
+   and key < :below
+ order by key desc
+ limit :most
