@@ -113,7 +113,8 @@ def test_open_runs_go_on_to_their_end_on_the_copy(
     assert lines[-1] == "perdure: copied; both stores hold the same"
     assert [line.split()[0] for line in lines[1:-1]] == list(TABLES)
     rows = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines[1:-1]}
-    assert all(rows[table] > 0 for table in TABLES), rows
+    beside_runs = {"record"}
+    assert all(rows[table] > 0 for table in TABLES if table not in beside_runs), rows
     with served(target) as server:
         crew = Crew(server)
         after = {workflow_id: crew.event_types(workflow_id) for workflow_id in before}
