@@ -1,0 +1,1 @@
+"""What comes in: registered workflows, triggers, schedules, flow control, webhooks."""

@@ -1,0 +1,71 @@
+"""Which workflows an event starts: an index of all triggers of a namespace."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from perdure.core.intake.definition import Workflow
+from perdure.core.intake.expression import Event, compile_filter
+from perdure.core.intake.trigger import canonical, is_reserved
+
+
+class Registered(NamedTuple):
+    """A workflow and the app that it belongs to."""
+
+    app: str
+    workflow: Workflow
+
+
+class Matched(NamedTuple):
+    """What an event starts, by workflow name and then app, and how many conditions failed."""
+
+    workflows: list[Registered]
+    errors: int
+
+
+class TriggerIndex:
+    """Every event trigger of one namespace, found by name without looking at the others.
+
+    Built anew when a registration changes something; it is never changed. An event costs one
+    look per length of prefix that anybody registered, however many workflows there are.
+    """
+
+    def __init__(self, registered: Iterable[Registered]) -> None:
+        self._exact: dict[str, list[tuple[Registered, str | None]]] = {}
+        self._prefixes: dict[str, list[tuple[Registered, str | None]]] = {}
+        for one in registered:
+            for told in one.workflow.triggers:
+                if told.event is None:
+                    continue
+                if told.event.endswith("*"):
+                    named = self._prefixes.setdefault(told.event[:-1], [])
+                else:
+                    named = self._exact.setdefault(canonical(told.event), [])
+                named.append((one, told.condition))
+        self._lengths = sorted({len(prefix) for prefix in self._prefixes})
+
+    def find(self, event: Event, app: str | None) -> Matched:
+        """The workflows that an event starts, each once; `app` narrows them, none is all.
+
+        A condition that cannot be evaluated is false, and counted.
+        """
+        chosen: dict[tuple[str, str], Registered] = {}
+        errors = 0
+        for one, condition in self._named(event.name):
+            identity = (one.workflow.name, one.app)
+            if identity in chosen or app not in (None, one.app):
+                continue
+            if condition is not None:
+                holds = compile_filter(condition).holds(event)
+                errors += holds is None
+                if not holds:
+                    continue
+            chosen[identity] = one
+        return Matched([chosen[identity] for identity in sorted(chosen)], errors)
+
+    def _named(self, name: str) -> Iterator[tuple[Registered, str | None]]:
+        yield from self._exact.get(canonical(name), ())
+        if not is_reserved(name):
+            for length in self._lengths:
+                if length > len(name):
+                    break
+                yield from self._prefixes.get(name[:length], ())
