@@ -155,6 +155,12 @@ CASES = (
     Case("query-closed-run", "a cancelled run does not answer"),
     Case("query-many", "queries that are asked at once are all answered"),
     Case("query-authority", "a worker may insist on query authority", since="2.12.0"),
+    # 23 · standalone activities
+    Case("standalone-activity", "an activity runs by itself and is described and listed"),
+    Case("standalone-retries", "its retries follow its policy, and its failure is the end"),
+    Case("standalone-time-outs", "each of its time-outs ends it, or the attempt"),
+    Case("standalone-cancelled", "it learns from its heartbeat that it was cancelled"),
+    Case("standalone-duplicates", "a running id is refused, a finished one starts again"),
 )
 
 

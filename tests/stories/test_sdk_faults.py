@@ -90,10 +90,31 @@ def test_a_workflow_task_whose_worker_was_killed_is_finished_by_another(
     assert verdict["ok"], verdict["error"]
 
 
+@everywhere
+def test_a_standalone_activity_whose_worker_was_killed_is_finished_by_another(
+    release: str, server: ServerProcess
+) -> None:
+    with server, a_job(release, server) as job:
+        with a_worker(release, server, hold="activity") as doomed:
+            doomed.expect("holding activity greet")
+            doomed.kill()
+        with a_worker(release, server):
+            told = the_end_of(job)
+
+    assert (told["result"], told["attempts"]) == ("hello, you", 2)
+    assert told["kinds"].count("ActivityStarted") == 2
+    assert told["kinds"][-1] == "WorkflowCompleted"
+
+
 def a_worker(release: str, server: ServerProcess, *, hold: str = "nothing") -> SdkProcess:
     """A worker process; it may hold on to its first task of a kind for ever."""
     options = ("--server", server.url, "--queue", QUEUE, "--hold", hold)
     return SdkProcess(release, "tests.sdk.work", *options)
+
+
+def a_job(release: str, server: ServerProcess) -> SdkProcess:
+    """A process that starts a standalone activity and waits for its end."""
+    return SdkProcess(release, "tests.sdk.job", "--server", server.url, "--queue", QUEUE)
 
 
 def a_storm(release: str, server: ServerProcess, *, runs: int) -> SdkProcess:

@@ -21,6 +21,7 @@ ON_BOTH_STORES = {
     "test_polls",
     "test_reading",
     "test_registration",
+    "test_standalone_activities",
     "test_start",
     "test_task_history",
     "test_updates",

@@ -36,6 +36,12 @@ class RunNotFound(Rejection):
     reason = "run_not_found"
 
 
+class ActivityNotFound(Rejection):
+    """There is no standalone activity of this id."""
+
+    reason = "activity_not_found"
+
+
 class TaskNotFound(Rejection):
     reason = "task_not_found"
 

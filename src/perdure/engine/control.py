@@ -11,6 +11,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.close import cancel_run, terminate_run
 from perdure.core.run.message import accept_signal, require_active
+from perdure.core.run.standalone import refuse_signal
 from perdure.core.run.start import StartRequest, start_run
 from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
@@ -47,7 +48,7 @@ class StartWorkflow(Operation):
             run = start_run(self._request, world.moment)
             world.opened(run)
             return _started(run, is_new=True)
-        if self._use_existing and not existing.is_closed:
+        if self._use_existing and not existing.is_closed and existing.hosted is None:
             return _started(existing, is_new=False)
         raise DuplicateNotAllowed(
             f"workflow {existing.workflow_id} was started already",
@@ -179,6 +180,7 @@ class SignalRun(RunCommand):
 
     def _require_fitting(self, world: World, run: Run) -> None:
         """Refuse what the code does not take, if everybody who could run it has told."""
+        refuse_signal(run, self._name)
         place = Place(run.namespace, run.queue, run.workflow_type, run.build_id)
         live = world.live_workers(place)
         if is_unknown(live, run.workflow_type, "signals", self._name):

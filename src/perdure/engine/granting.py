@@ -4,6 +4,7 @@ from perdure.core.fleet.contract import declared_validators
 from perdure.core.fleet.routing import routing_name
 from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
+from perdure.core.run.standalone import fit_arguments
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskKind, TaskState
 from perdure.core.run.task import lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
@@ -46,6 +47,7 @@ class Granting:
         else:
             activity = run.operations[place]
             assert isinstance(activity, Activity)
+            fit_arguments(run, activity, worker.frame)
             lease_activity(
                 run,
                 world.moment,

@@ -10,6 +10,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.message import accept_update, require_open_for_updates
+from perdure.core.run.standalone import refuse_update
 from perdure.core.run.state import Refusal, Run, Update
 from perdure.core.run.validation import Judged, approve_update, reject_update
 from perdure.engine.control import CommandTarget
@@ -70,6 +71,7 @@ class UpdateRun(Operation):
             return Admitted(receipt.run_id, workflow_type, receipt.command_id, None, retained=True)
         run = world.require_target(target.instance, target.run_id)
         require_open_for_updates(run)
+        refuse_update(run, self._name)
         judged = self._find_judged(run)
         if judged is not None:
             target.require_same(KIND, _receipt(run, judged, judged.received_at))

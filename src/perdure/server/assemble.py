@@ -19,6 +19,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
 from perdure.identity import IdSource
+from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
@@ -159,6 +160,7 @@ class Server:
                     worker,
                     queries,
                     updates,
+                    Activities(self.engine, ids, control_surface),
                     discovery,
                     worker_surface,
                     discovery_surface,

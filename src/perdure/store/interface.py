@@ -165,6 +165,7 @@ class RunFilter(Struct, frozen=True, kw_only=True):
 
     namespace: str
     workflow_type: str | None = None
+    hidden_type: str | None = None
     bucket: str | None = None
     text: str | None = None
 

@@ -1,6 +1,16 @@
 """The cases of the catalogue, played with the release that runs this process."""
 
-from tests.sdk.cases import client, local, parallel, plain, queries, selections, updates, waits
+from tests.sdk.cases import (
+    client,
+    local,
+    parallel,
+    plain,
+    queries,
+    selections,
+    standalone,
+    updates,
+    waits,
+)
 from tests.sdk.cases.registry import DECLARED, Declared
 
 __all__ = [
@@ -12,6 +22,7 @@ __all__ = [
     "plain",
     "queries",
     "selections",
+    "standalone",
     "updates",
     "waits",
 ]

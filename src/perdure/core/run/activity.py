@@ -3,7 +3,12 @@
 from typing import Any, NamedTuple
 
 from perdure.core import instant
-from perdure.core.limits import HEARTBEAT_NOTE_INTERVAL, HEARTBEAT_NOTES_MIN, SECOND
+from perdure.core.limits import (
+    HEARTBEAT_NOTE_INTERVAL,
+    HEARTBEAT_NOTES_MIN,
+    HISTORY_EVENTS_MAX,
+    SECOND,
+)
 from perdure.core.rejection import (
     AttemptNotFound,
     LeaseOwnerMismatch,
@@ -14,8 +19,10 @@ from perdure.core.rejection import (
     TaskNotFound,
 )
 from perdure.core.run.closing import stop_details, stop_reason, was_stopped
+from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.deadline import arm, operation_due
-from perdure.core.run.history import held, raw
+from perdure.core.run.history import encode, held, raw
+from perdure.core.run.host import complete_host, fail_host
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import note, resolve, settle
 from perdure.core.run.state import Activity, Lease, RetryPolicy, Run, TaskState
@@ -127,54 +134,62 @@ def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> 
 def complete_activity(run: Run, moment: Moment, activity: Activity, result: bytes | None) -> None:
     """The attempt succeeded: the operation has its result."""
     activity.lease = None
-    resolve(
-        run,
+    outcome = held(
+        "ActivityCompleted",
+        {
+            **_identity(activity),
+            "attempt_number": activity.attempt,
+            "result": raw(result),
+            "payload_codec": "avro",
+        },
         activity,
-        held(
-            "ActivityCompleted",
-            {
-                **_identity(activity),
-                "attempt_number": activity.attempt,
-                "result": raw(result),
-                "payload_codec": "avro",
-            },
-            activity,
-        ),
     )
+    if run.hosted is not None:
+        complete_host(run, moment, outcome, CompleteRun(result=result))
+        return
+    resolve(run, activity, outcome)
     settle(run, moment)
 
 
 def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
     """The attempt failed. Returns whether another one follows."""
     retryable = not failure.non_retryable and not failure.cancelled
-    if retryable and _may_retry(activity, moment.now, failure):
+    if retryable and _may_retry(run, activity, moment.now, failure):
         _schedule_retry(run, moment, activity, failure)
         settle(run, moment)
         return True
     activity.lease = None
     kind = failure.timeout_kind
-    resolve(
-        run,
+    category = "activity" if kind is None else "timeout"
+    outcome = held(
+        "ActivityFailed" if kind is None else "ActivityTimedOut",
+        {
+            **_identity(activity),
+            "attempt_number": activity.attempt or None,
+            "failure_id": moment.ids.ulid(),
+            "failure_category": category,
+            "timeout_kind": kind,
+            "message": failure.message,
+            "exception_type": failure.exception_type,
+            "exception_class": failure.exception_class or failure.exception_type,
+            "code": failure.code,
+            "non_retryable": failure.non_retryable,
+            "exception": _exception(failure),
+        },
         activity,
-        held(
-            "ActivityFailed" if kind is None else "ActivityTimedOut",
-            {
-                **_identity(activity),
-                "attempt_number": activity.attempt or None,
-                "failure_id": moment.ids.ulid(),
-                "failure_category": "activity" if kind is None else "timeout",
-                "timeout_kind": kind,
-                "message": failure.message,
-                "exception_type": failure.exception_type,
-                "exception_class": failure.exception_class or failure.exception_type,
-                "code": failure.code,
-                "non_retryable": failure.non_retryable,
-                "exception": _exception(failure),
-            },
-            activity,
-            failed=True,
-        ),
+        failed=True,
     )
+    if run.hosted is not None:
+        ending = FailRun(
+            message=failure.message,
+            exception_type=failure.exception_type,
+            exception_class=failure.exception_class or failure.exception_type,
+            exception=encode(_exception(failure)),
+            non_retryable=failure.non_retryable,
+        )
+        fail_host(run, moment, outcome, ending, category=category)
+        return False
+    resolve(run, activity, outcome)
     settle(run, moment)
     return False
 
@@ -259,9 +274,12 @@ def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standin
     return Standing(True, False, None, activity)
 
 
-def _may_retry(activity: Activity, now: int, failure: Reported) -> bool:
+def _may_retry(run: Run, activity: Activity, now: int, failure: Reported) -> bool:
     policy = activity.retry
     if policy is None:
+        return False
+    if run.hosted is not None and run.history_count >= HISTORY_EVENTS_MAX:
+        # No code is there that could continue as new.
         return False
     if policy.attempts_max is not None and max(activity.attempt, 1) >= policy.attempts_max:
         return False

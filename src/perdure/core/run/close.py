@@ -24,12 +24,20 @@ def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
     _tell_parent(run, output)
 
 
-def fail_run(run: Run, moment: Moment, command: FailRun) -> None:
-    """The code raised."""
+def fail_run(
+    run: Run,
+    moment: Moment,
+    command: FailRun,
+    *,
+    category: str = "application",
+    source: tuple[str, str] | None = None,
+) -> None:
+    """The code raised, or the activity failed that the run is there for: then it is the source."""
+    source_kind, source_id = source or ("workflow_run", run.run_id)
     run.failure = Failure(
         failure_id=moment.ids.ulid(),
         message=command.message,
-        category="application",
+        category=category,
         exception_type=command.exception_type,
         exception_class=command.exception_class,
         non_retryable=command.non_retryable,
@@ -43,8 +51,8 @@ def fail_run(run: Run, moment: Moment, command: FailRun) -> None:
         "WorkflowFailed",
         {
             "failure_id": run.failure.failure_id,
-            "source_kind": "workflow_run",
-            "source_id": run.run_id,
+            "source_kind": source_kind,
+            "source_id": source_id,
             "failure_category": run.failure.category,
             "non_retryable": run.failure.non_retryable,
             "exception_type": command.exception_type,
@@ -277,6 +285,9 @@ def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
         run.unsaved.operations.add(place)
         if isinstance(operation, Activity):
             _forget_ready(run, place)
+            if run.hosted is not None:
+                run.hosted.attempt = operation.attempt
+                run.hosted.heartbeat_at = operation.heartbeat_at
     _forget_ready(run, 0)
     run.unsaved.inbox.update(run.inbox)
     run.operations = {}

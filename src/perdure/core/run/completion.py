@@ -282,7 +282,7 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
     match command:
         case ScheduleActivity():
             sequence, metadata = _allot(run, command.path, rebase)
-            return _open_activity(run, moment, command, sequence, metadata)
+            return open_activity(run, moment, command, sequence, metadata)
         case StartTimer():
             sequence, metadata = _allot(run, command.path, rebase)
             return _open_timer(run, moment, command, sequence, metadata)
@@ -337,9 +337,10 @@ def _allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, 
     return sequence, rebase.metadata(path, sequence) if path else None
 
 
-def _open_activity(
+def open_activity(
     run: Run, moment: Moment, command: ScheduleActivity, sequence: int, metadata: Metadata | None
 ) -> Activity:
+    """Have an activity done; whoever polls its queue may have its first attempt."""
     activity = Activity(
         sequence=sequence,
         metadata=metadata,

@@ -68,20 +68,7 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
         run_timeout=request.run_timeout_seconds,
     )
     run.unsaved.created = True
-    command_id = moment.ids.ulid()
-    record(
-        run,
-        moment,
-        "StartAccepted",
-        {
-            "workflow_command_id": command_id,
-            "workflow_instance_id": run.workflow_id,
-            "workflow_run_id": run.run_id,
-            "workflow_type": run.workflow_type,
-            "outcome": "started_new",
-        },
-    )
-    _record_started(run, moment, {"workflow_command_id": command_id})
+    record_accepted(run, moment)
     _open(run, moment, delay=request.start_delay_seconds * SECOND)
     return run
 
@@ -122,7 +109,7 @@ def start_child(
         child, moment, execution=execution_timeout_seconds, run_timeout=run_timeout_seconds
     )
     child.unsaved.created = True
-    _record_started(child, moment, {})
+    record_started(child, moment, {})
     _open(child, moment, delay=0)
     return child
 
@@ -179,7 +166,7 @@ def start_successor(
             "retry_attempt": successor.parent.retry_attempt,
             "retry_of_child_workflow_run_id": run.run_id,
         }
-    _record_started(successor, moment, retry)
+    record_started(successor, moment, retry)
     _open(successor, moment, delay=delay)
     return successor
 
@@ -197,7 +184,26 @@ def _set_deadlines(
     arm(run, run.run_deadline_at)
 
 
-def _record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
+def record_accepted(run: Run, moment: Moment) -> None:
+    """The first facts of a run that somebody asked for from outside."""
+    command_id = moment.ids.ulid()
+    record(
+        run,
+        moment,
+        "StartAccepted",
+        {
+            "workflow_command_id": command_id,
+            "workflow_instance_id": run.workflow_id,
+            "workflow_run_id": run.run_id,
+            "workflow_type": run.workflow_type,
+            "outcome": "started_new",
+        },
+    )
+    record_started(run, moment, {"workflow_command_id": command_id})
+
+
+def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
+    """What every run's history tells of its beginning."""
     parent = run.parent
     record(
         run,

@@ -294,6 +294,17 @@ class Group(Struct):
     winner: int | None = None
 
 
+class Hosted(Struct):
+    """The one activity of a run without code. What outlives the run is kept here when it closes."""
+
+    execution_id: str
+    activity_type: str
+    activity_class: str | None = None
+    timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
+    attempt: int = 0
+    heartbeat_at: int | None = None
+
+
 class Parent(Struct):
     """The run that waits for this one."""
 
@@ -416,6 +427,8 @@ class Run(Struct):
     updates_ended: list[EndedUpdate] = field(default_factory=list)
     # Updates that the code validates, as the last worker that worked on the run told.
     validators: list[str] = field(default_factory=list)
+    # The standalone activity that this run is there for.
+    hosted: Hosted | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -9,6 +9,7 @@ from perdure.core import limits
 from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
+from perdure.core.run.standalone import HOST_TYPE
 from perdure.core.run.state import ActivityTimeouts, RetryPolicy
 from perdure.protocols.durable_workflow.bodies import (
     Integer,
@@ -272,6 +273,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 non_retryable=bool(wire.non_retryable),
             )
         case WireContinue():
+            require_workflow_type(wire.workflow_type, f"{at}.workflow_type")
             return c.ContinueAsNew(
                 arguments=require_payload(_either(wire.arguments, wire.input), f"{at}.arguments"),
                 queue=wire.queue or wire.task_queue,
@@ -313,6 +315,7 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
     require_in_order(
         wire.run_timeout_seconds, wire.execution_timeout_seconds, f"{at}.run_timeout_seconds"
     )
+    require_workflow_type(wire.workflow_type, f"{at}.workflow_type")
     arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
     return c.StartChild(
         workflow_type=wire.workflow_type,
@@ -325,6 +328,12 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
         run_timeout_seconds=wire.run_timeout_seconds,
         path=_path(wire),
     )
+
+
+def require_workflow_type(workflow_type: str | None, field: str) -> None:
+    """Refuse a type that no workflow may have."""
+    if workflow_type == HOST_TYPE:
+        raise InvalidRequest(field, f"{HOST_TYPE} is kept for standalone activities")
 
 
 def retry_policy(wire: WireRetryPolicy | None) -> RetryPolicy | None:

@@ -17,6 +17,7 @@ from perdure.core.rejection import (
     RunNotFound,
 )
 from perdure.core.run.reframe import plain_envelope
+from perdure.core.run.standalone import HOST_TYPE
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import Run
 from perdure.core.run.status import StatusBucket
@@ -34,7 +35,10 @@ from perdure.engine.control import (
 )
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
-from perdure.protocols.durable_workflow.commands import check_search_attributes
+from perdure.protocols.durable_workflow.commands import (
+    check_search_attributes,
+    require_workflow_type,
+)
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
@@ -115,6 +119,7 @@ class ControlPlane:
         for name in bodies.REFUSED_START_FIELDS:
             if getattr(body, name) is not UNSET:
                 raise InvalidRequest(name, "is not supported on a start")
+        require_workflow_type(body.workflow_type, "workflow_type")
         memo, attributes = body.memo or {}, body.search_attributes or {}
         if len(encode(memo)) > limits.MEMO_BYTES_MAX:
             raise InvalidRequest("memo", f"at most {limits.MEMO_BYTES_MAX} bytes")
@@ -168,16 +173,14 @@ class ControlPlane:
 
     async def list_workflows(self, request: Request) -> Response:
         query = request.query
-        size = _integer(
-            query, "page_size", limits.LIST_PAGE_SIZE_DEFAULT, limits.LIST_PAGE_SIZE_MAX
-        )
-        status = query.get("status") or None
-        if status is not None and status not in set(StatusBucket):
-            raise InvalidRequest("status", "must be running, completed or failed")
+        size = page_size(query)
+        status = status_bucket(query)
         token = query.get("next_page_token")
         wanted = RunFilter(
             namespace=request.namespace,
             workflow_type=query.get("workflow_type") or None,
+            # Standalone activities have a list of their own; who names their type sees them here.
+            hidden_type=None if query.get("workflow_type") else HOST_TYPE,
             bucket=status,
             text=_search_text(query.get("query")),
         )
@@ -244,7 +247,7 @@ class ControlPlane:
         whole = limits.HISTORY_EVENTS_MAX + limits.HISTORY_PAGE_SIZE_MAX
         size = whole
         if "page_size" in query:
-            size = _integer(query, "page_size", 100, limits.HISTORY_PAGE_SIZE_MAX)
+            size = page_size(query, 100, limits.HISTORY_PAGE_SIZE_MAX)
         if _flag(query, "wait_new_event") and run.history_count <= after and not run.is_closed:
             await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND, request.watch)
         events = await self._engine.store.read_history(run.run_id, after, size + 1)
@@ -351,13 +354,26 @@ async def encode_for_run(store: Store, target: CommandTarget, plain: bytes) -> b
     return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
 
 
-def _integer(query: dict[str, str], name: str, default: int, most: int) -> int:
-    text = query.get(name)
+def page_size(
+    query: dict[str, str],
+    default: int = limits.LIST_PAGE_SIZE_DEFAULT,
+    most: int = limits.LIST_PAGE_SIZE_MAX,
+) -> int:
+    """How much of a list somebody wants to see at once."""
+    text = query.get("page_size")
     if text is None or text == "":
         return default
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-        raise InvalidRequest(name, f"must be a number from 1 to {most}")
+        raise InvalidRequest("page_size", f"must be a number from 1 to {most}")
     return int(text[:9])
+
+
+def status_bucket(query: dict[str, str]) -> str | None:
+    """The coarse status that a list is to be limited to."""
+    status = query.get("status") or None
+    if status is not None and status not in set(StatusBucket):
+        raise InvalidRequest("status", "must be running, completed or failed")
+    return status
 
 
 _EXPRESSION = re.compile(r"[=<>]|\bIN\s*\(|^\s*NOT\s", re.IGNORECASE)

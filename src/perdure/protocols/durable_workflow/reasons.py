@@ -7,6 +7,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.NamespaceNotFound: 404,
     r.InstanceNotFound: 404,
     r.RunNotFound: 404,
+    r.ActivityNotFound: 404,
     r.TaskNotFound: 404,
     r.AttemptNotFound: 404,
     r.WorkerNotFound: 404,

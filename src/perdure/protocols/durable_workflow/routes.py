@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.queries import QueryPlane
@@ -24,6 +25,7 @@ def routes(
     worker: WorkerPlane,
     queries: QueryPlane,
     updates: Updates,
+    standalone: Activities,
     discovery: Discovery,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
@@ -53,6 +55,12 @@ def routes(
             Route("POST", f"{base}/cancel", OPERATOR, at["cancel"], control.cancel),
             Route("POST", f"{base}/terminate", OPERATOR, at["terminate"], control.terminate),
         ]
+    jobs = standalone.surface
+    table += [
+        Route("POST", "/api/activities", OPERATOR, jobs, standalone.start),
+        Route("GET", "/api/activities", OPERATOR, jobs, standalone.list_activities),
+        Route("GET", "/api/activities/{activity_id}", OPERATOR, jobs, standalone.describe),
+    ]
     registration = "/api/worker/registrations/{worker_id}"
     table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
     for method, path, handler in (

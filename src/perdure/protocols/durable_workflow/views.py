@@ -95,9 +95,9 @@ async def description(
         "open_update_count": run.updates_open,
         **waiting(run),
         "actions": {
-            "can_signal": is_open,
+            "can_signal": is_open and run.hosted is None,
             "can_query": is_current and can_query(run),
-            "can_update": is_open,
+            "can_update": is_open and run.hosted is None,
             "can_cancel": is_open,
             "can_terminate": is_open,
             "can_repair": False,
@@ -109,7 +109,7 @@ async def description(
     if run.is_closed:
         ending = await store.read_last_events(run.run_id)
         view |= _payload_members("output", _member(ending, "WorkflowCompleted", "output"))
-        view |= _failure(run)
+        view |= failure(run)
     else:
         view["output"] = None
     return view
@@ -131,24 +131,25 @@ def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
     return {name: None, f"{name}_envelope": Raw(encoded)}
 
 
-def _failure(run: Run) -> dict[str, Any]:
-    failure = run.failure
-    if failure is None:
+def failure(run: Run) -> dict[str, Any]:
+    """Why a run ended badly."""
+    cause = run.failure
+    if cause is None:
         return {}
     exception = {
-        "type": failure.exception_type,
-        "class": failure.exception_class,
-        "message": failure.message,
+        "type": cause.exception_type,
+        "class": cause.exception_class,
+        "message": cause.message,
     }
     return {
-        "error": failure.message,
+        "error": cause.message,
         "exception": exception,
         "failure": {
-            "failure_id": failure.failure_id,
-            "message": failure.message,
-            "exception_type": failure.exception_type,
-            "exception_class": failure.exception_class,
-            "failure_category": failure.category,
-            "non_retryable": failure.non_retryable,
+            "failure_id": cause.failure_id,
+            "message": cause.message,
+            "exception_type": cause.exception_type,
+            "exception_class": cause.exception_class,
+            "failure_category": cause.category,
+            "non_retryable": cause.non_retryable,
         },
     }

@@ -393,6 +393,7 @@ class PostgresStore:
             wanted.namespace,
             *cursor,
             wanted.workflow_type,
+            wanted.hidden_type,
             statuses,
             wanted.text,
             limit,

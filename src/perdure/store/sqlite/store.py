@@ -254,7 +254,8 @@ class SqliteStore:
         if wanted.bucket is not None:
             statuses = _array(s.value for s in RunStatus if bucket(s) == wanted.bucket)
         cursor = ListCursor(_END_OF_TIME, "") if after is None else after
-        values = (wanted.namespace, *cursor, wanted.workflow_type, statuses, wanted.text, limit)
+        types = (wanted.workflow_type, wanted.hidden_type)
+        values = (wanted.namespace, *cursor, *types, statuses, wanted.text, limit)
         found = await self._read_bulk("read_list", values)
         return [rows.run_of(row) for row in found]
 

@@ -38,6 +38,7 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
  where run.namespace = :namespace::text
    and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
    and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:hidden_type::text is null or run.workflow_type <> :hidden_type::text)
    and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
    and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
  order by run.started_at desc, run.run_id desc
@@ -54,6 +55,7 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
    and run.closed_at is null
    and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
    and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:hidden_type::text is null or run.workflow_type <> :hidden_type::text)
    and (:statuses::text[] is null or open_run.status = any(:statuses::text[]))
    and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
  order by run.started_at desc, run.run_id desc

@@ -29,6 +29,7 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  where namespace = :namespace
    and (started_at, run_id) < (:started_at, :run_id)
    and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:hidden_type is null or workflow_type <> :hidden_type)
    and (:statuses is null or status in (select value from json_each(:statuses)))
    and (:text is null or instr(workflow_id, :text) > 0)
  order by started_at desc, run_id desc

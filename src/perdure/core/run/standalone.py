@@ -1,0 +1,121 @@
+"""Standalone activities: each lives in a run of its own, which has no code and ends with it."""
+
+from msgspec import Struct
+
+from perdure.core.payload import Frame
+from perdure.core.rejection import InvalidRequest, UnknownSignal, UpdateRejected
+from perdure.core.run.command import ScheduleActivity
+from perdure.core.run.completion import open_activity
+from perdure.core.run.deadline import arm, operation_due
+from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import plain_envelope
+from perdure.core.run.start import record_accepted
+from perdure.core.run.state import Activity, ActivityTimeouts, Hosted, RetryPolicy, Run
+from perdure.core.run.status import RunStatus
+
+HOST_TYPE = "dw.standalone_activity"
+"""The workflow type of such runs, which no workflow may have."""
+
+
+class ActivityRequest(Struct, frozen=True, kw_only=True):
+    """An activity that somebody asks for. `plain` is input that came as JSON."""
+
+    namespace: str
+    activity_id: str
+    activity_type: str
+    queue: str
+    activity_class: str | None = None
+    business_key: str | None = None
+    arguments: bytes | None = None
+    plain: bytes | None = None
+    frame: Frame = Frame.VALUE
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = ActivityTimeouts()
+
+
+def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | None) -> Run:
+    """A run that does one activity. `before` is the finished run of the same id, if any."""
+    _require_free(request, before)
+    plain = None if request.arguments is not None else request.plain or b"[]"
+    arguments = request.arguments
+    if arguments is None:
+        assert plain is not None
+        arguments = plain_envelope(plain, request.frame)
+    run = Run(
+        run_id=moment.ids.ulid(),
+        namespace=request.namespace,
+        workflow_id=request.activity_id,
+        workflow_type=HOST_TYPE,
+        queue=request.queue,
+        run_number=1 if before is None else before.run_number + 1,
+        started_at=moment.now,
+        status=RunStatus.RUNNING,
+        business_key=request.business_key,
+        frame=request.frame.value,
+        plain_input=plain,
+        arguments=arguments,
+    )
+    run.unsaved.created = True
+    record_accepted(run, moment)
+    command = ScheduleActivity(
+        activity_type=request.activity_type,
+        arguments=arguments,
+        queue=request.queue,
+        retry=request.retry,
+        timeouts=request.timeouts,
+    )
+    sequence, run.next_sequence = run.next_sequence, run.next_sequence + 1
+    activity = open_activity(run, moment, command, sequence, None)
+    run.hosted = Hosted(
+        execution_id=activity.execution_id,
+        activity_type=request.activity_type,
+        activity_class=request.activity_class,
+        timeouts=request.timeouts,
+    )
+    arm(run, operation_due(activity))
+    return run
+
+
+def _require_free(request: ActivityRequest, before: Run | None) -> None:
+    if before is None:
+        return
+    if before.hosted is None:
+        raise InvalidRequest("activity_id", f"{request.activity_id} is the id of a workflow")
+    if not before.is_closed:
+        raise InvalidRequest("activity_id", f"activity {request.activity_id} is still running")
+
+
+def fit_arguments(run: Run, activity: Activity, frame: Frame) -> None:
+    """Encode input that came as plain JSON for the worker of the first attempt.
+
+    Nobody replays the history of such a run, so what it tells of its input stays as it is.
+    """
+    plain = run.plain_input
+    if plain is None or run.hosted is None:
+        return
+    run.plain_input = None
+    if run.frame != frame.value:
+        run.frame = frame.value
+        activity.arguments = plain_envelope(plain, frame)
+
+
+def refuse_signal(run: Run, name: str) -> None:
+    """There is no code that could take a signal."""
+    if run.hosted is not None:
+        raise UnknownSignal(
+            f"{run.workflow_id} is a standalone activity and has no signal {name}",
+            run_id=run.run_id,
+            outcome="rejected_unknown_signal",
+            rejection_reason="unknown_signal",
+        )
+
+
+def refuse_update(run: Run, name: str) -> None:
+    """There is no code that could take an update."""
+    if run.hosted is not None:
+        raise UpdateRejected(
+            f"{run.workflow_id} is a standalone activity and has no update {name}",
+            run_id=run.run_id,
+            outcome="rejected_unknown_update",
+            rejection_reason="unknown_update",
+        )

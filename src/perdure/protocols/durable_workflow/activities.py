@@ -1,0 +1,304 @@
+"""Standalone activities: started, described and listed as jobs, not as the runs that host them."""
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, Struct
+
+from perdure.core import instant, limits
+from perdure.core.limits import SECOND
+from perdure.core.payload import Frame
+from perdure.core.rejection import ActivityNotFound, InvalidRequest
+from perdure.core.run.standalone import HOST_TYPE, ActivityRequest
+from perdure.core.run.state import Activity, ActivityTimeouts, Hosted, Run
+from perdure.core.run.status import RunStatus, bucket
+from perdure.engine.beat import Engine
+from perdure.engine.standalone import ActivityStart, StartActivity
+from perdure.identity import IdSource
+from perdure.protocols.durable_workflow import tokens, views
+from perdure.protocols.durable_workflow.bodies import (
+    Absent,
+    Body,
+    Name255,
+    OptionalName,
+    Seconds,
+    decode,
+    require_in_order,
+)
+from perdure.protocols.durable_workflow.commands import WireRetryPolicy, retry_policy
+from perdure.protocols.durable_workflow.control import page_size, status_bucket
+from perdure.protocols.durable_workflow.inputs import read_input
+from perdure.protocols.durable_workflow.payloads import frame_of_envelope
+from perdure.protocols.durable_workflow.surfaces import ControlSurface
+from perdure.store.interface import Instance, ListCursor, RunFilter
+from perdure.web.message import Request, Response
+
+
+class StartActivityBody(Body):
+    activity_type: Name255
+    activity_id: (
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+\Z")] | None
+    ) = None
+    activity_class: OptionalName = None
+    task_queue: OptionalName = None
+    business_key: OptionalName = None
+    input: Absent = UNSET
+    retry_policy: WireRetryPolicy | None = None
+    start_to_close_timeout_seconds: Seconds | None = None
+    schedule_to_start_timeout_seconds: Seconds | None = None
+    schedule_to_close_timeout_seconds: Seconds | None = None
+    heartbeat_timeout_seconds: Seconds | None = None
+    request_id: OptionalName = None
+    # As a workflow would spell them; refused so that nobody believes that they work.
+    start_to_close_timeout: Absent = UNSET
+    schedule_to_start_timeout: Absent = UNSET
+    schedule_to_close_timeout: Absent = UNSET
+    heartbeat_timeout: Absent = UNSET
+
+
+_REFUSED = (
+    "start_to_close_timeout",
+    "schedule_to_start_timeout",
+    "schedule_to_close_timeout",
+    "heartbeat_timeout",
+)
+
+
+class Activities:
+    """Handlers of `/api/activities…`."""
+
+    def __init__(self, engine: Engine, ids: IdSource, surface: ControlSurface) -> None:
+        self._engine = engine
+        self._ids = ids
+        self.surface = surface
+
+    async def start(self, request: Request) -> Response:
+        body = decode(request.body, StartActivityBody)
+        wanted = self._wanted(request.namespace, body)
+        operation = StartActivity(
+            wanted,
+            named=body.activity_id is not None,
+            request_id=body.request_id or None,
+            digest=hashlib.sha256(request.body).hexdigest(),
+        )
+        started: ActivityStart = await self._engine.submit(operation)
+        run = await self._engine.store.read_run(started.run_id)
+        assert run is not None
+        answer = {
+            **_view(run),
+            "command_status": "accepted",
+            "command_source": "control_plane",
+            "outcome": "started_new",
+            "retained": started.retained,
+        }
+        return self.surface.answer(request, 200 if started.retained else 201, answer)
+
+    def _wanted(self, namespace: str, body: StartActivityBody) -> ActivityRequest:
+        for name in _REFUSED:
+            if getattr(body, name) is not UNSET:
+                raise InvalidRequest(name, f"is spelled {name}_seconds here")
+        timeouts = ActivityTimeouts(
+            schedule_to_start=body.schedule_to_start_timeout_seconds,
+            start_to_close=body.start_to_close_timeout_seconds,
+            schedule_to_close=body.schedule_to_close_timeout_seconds,
+            heartbeat=body.heartbeat_timeout_seconds,
+        )
+        close = timeouts.schedule_to_close
+        require_in_order(timeouts.heartbeat, timeouts.start_to_close, "heartbeat_timeout_seconds")
+        require_in_order(timeouts.start_to_close, close, "start_to_close_timeout_seconds")
+        require_in_order(timeouts.schedule_to_start, close, "schedule_to_start_timeout_seconds")
+        arguments, plain = read_input(body.input, "input")
+        frame = None if arguments is None else frame_of_envelope(arguments)
+        return ActivityRequest(
+            namespace=namespace,
+            activity_id=body.activity_id or self._ids.ulid(),
+            activity_type=body.activity_type,
+            activity_class=body.activity_class,
+            queue=body.task_queue or "default",
+            business_key=body.business_key,
+            arguments=arguments,
+            plain=plain,
+            frame=frame or Frame.VALUE,
+            retry=retry_policy(body.retry_policy),
+            timeouts=timeouts,
+        )
+
+    async def describe(self, request: Request) -> Response:
+        instance = Instance(request.namespace, request.params["activity_id"])
+        siblings = await self._engine.store.read_instance(instance)
+        if not siblings or siblings[-1].hosted is None:
+            raise ActivityNotFound(f"activity {instance.workflow_id[:128]} does not exist")
+        run = await self._engine.store.read_run(siblings[-1].run_id)
+        assert run is not None
+        after = max(run.history_count - limits.ATTEMPT_EVENTS_SHOWN_MAX, 0)
+        events = await self._engine.store.read_history(
+            run.run_id, after, limits.ATTEMPT_EVENTS_SHOWN_MAX
+        )
+        answer = {
+            **_view(run),
+            "run_number": run.run_number,
+            "compatibility": run.build_id,
+            **views.waiting(run),
+            **_attempts(run, events),
+            **views.failure(run),
+            "result": _result(run, events),
+        }
+        return self.surface.answer(request, 200, answer)
+
+    async def list_activities(self, request: Request) -> Response:
+        query = request.query
+        size = page_size(query)
+        token = query.get("next_page_token")
+        wanted = RunFilter(
+            namespace=request.namespace, workflow_type=HOST_TYPE, bucket=status_bucket(query)
+        )
+        after = tokens.parse_list_token(token) if token else None
+        found = await self._engine.store.read_list(wanted, after, size + 1)
+        page = found[:size]
+        more = len(found) > size
+        last = page[-1] if page else None
+        answer = {
+            "activities": [_summary(run) for run in page],
+            "activity_count": len(page),
+            "next_page_token": tokens.list_token(ListCursor(last.started_at, last.run_id))
+            if more and last is not None
+            else None,
+        }
+        return self.surface.answer(request, 200, answer)
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """One activity in a list, which knows nothing of its present attempt."""
+    hosted = _hosted(run)
+    return {
+        "activity_id": run.workflow_id,
+        "activity_execution_id": hosted.execution_id,
+        "workflow_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "workflow_type": run.workflow_type,
+        "activity_type": hosted.activity_type,
+        "activity_class": hosted.activity_class,
+        "namespace": run.namespace,
+        "task_queue": run.queue,
+        "status": run.status.value,
+        "status_bucket": bucket(run.status).value,
+        "is_terminal": run.is_closed,
+        "closed_reason": run.closed_reason,
+        "business_key": run.business_key,
+        "payload_codec": run.codec,
+        "run_number": run.run_number,
+        "started_at": instant.text(run.started_at),
+        "closed_at": instant.text_or_none(run.closed_at),
+        "last_progress_at": instant.text(run.last_progress_at),
+    }
+
+
+def _view(run: Run) -> dict[str, Any]:
+    """One activity with what is known of its attempts."""
+    hosted, activity = _hosted(run), _open_activity(run)
+    available_at = run.started_at if activity is None else activity.available_at
+    heartbeat_at = hosted.heartbeat_at if activity is None else activity.heartbeat_at
+    timeouts = hosted.timeouts
+    return {
+        **_summary(run),
+        "activity_status": _activity_status(run, activity),
+        "attempt_count": hosted.attempt if activity is None else activity.attempt,
+        "last_heartbeat_at": instant.text_or_none(heartbeat_at),
+        "schedule_to_start_deadline_at": _after(available_at, timeouts.schedule_to_start),
+        "schedule_to_close_deadline_at": _after(run.started_at, timeouts.schedule_to_close),
+    }
+
+
+def _hosted(run: Run) -> Hosted:
+    assert run.hosted is not None, f"run {run.run_id} hosts no activity"
+    return run.hosted
+
+
+def _open_activity(run: Run) -> Activity | None:
+    return next((o for o in run.operations.values() if isinstance(o, Activity)), None)
+
+
+def _activity_status(run: Run, activity: Activity | None) -> str:
+    if activity is not None:
+        return "pending" if activity.lease is None else "running"
+    stopped = run.status in (RunStatus.CANCELLED, RunStatus.TERMINATED)
+    return "cancelled" if stopped else run.status.value
+
+
+def _after(at: int, seconds: int | None) -> str | None:
+    return None if seconds is None else instant.text(at + seconds * SECOND)
+
+
+# What history tells of the attempts ---------------------------------------------------------------
+
+
+class _Payload(Struct):
+    activity_attempt_id: str | None = None
+    attempt_number: int | None = None
+    retry_after_attempt: int | None = None
+    message: str | None = None
+    exception_type: str | None = None
+    timeout_kind: str | None = None
+    output: Raw = Raw(b"null")
+
+
+class _Event(Struct):
+    event_type: str
+    recorded_at: str
+    payload: _Payload
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+_ENDINGS = {
+    "ActivityRetryScheduled": "failed",
+    "ActivityCompleted": "completed",
+    "ActivityFailed": "failed",
+    "ActivityTimedOut": "expired",
+    "ActivityCancelled": "cancelled",
+}
+
+
+def _attempts(run: Run, events: list[bytes]) -> dict[str, Any]:
+    """The newest attempts, oldest first; a lease that ended without a word has expired."""
+    found: dict[int, dict[str, Any]] = {}
+    for encoded in events:
+        event = _decoder.decode(encoded)
+        told = event.payload
+        number = told.retry_after_attempt or told.attempt_number
+        if number is None:
+            continue
+        attempt = found.setdefault(
+            number,
+            {"attempt_id": told.activity_attempt_id, "attempt_number": number, "status": "running"},
+        )
+        if event.event_type == "ActivityStarted":
+            attempt["started_at"] = event.recorded_at
+        elif event.event_type in _ENDINGS:
+            late = told.timeout_kind is not None
+            attempt["status"] = "expired" if late else _ENDINGS[event.event_type]
+            attempt["closed_at"] = event.recorded_at
+            attempt["message"] = told.message
+            attempt["exception_type"] = told.exception_type
+    newest = max(found, default=0)
+    activity = _open_activity(run)
+    for number, attempt in found.items():
+        leased = activity is not None and activity.lease is not None and number == newest
+        if attempt["status"] == "running" and not leased:
+            attempt["status"] = "expired"
+    current = found.get(newest)
+    return {
+        "attempts": [found[number] for number in sorted(found)],
+        "current_attempt": current,
+        "current_attempt_id": None if current is None else current["attempt_id"],
+        "current_attempt_status": None if current is None else current["status"],
+    }
+
+
+def _result(run: Run, events: list[bytes]) -> Raw | None:
+    """The envelope of the result, as the worker gave it."""
+    if run.status is not RunStatus.COMPLETED or not events:
+        return None
+    event = _decoder.decode(events[-1])
+    return None if event.payload.output == Raw(b"null") else event.payload.output
