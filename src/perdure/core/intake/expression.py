@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import cel_expr_python.cel as cel
 import msgspec
+from msgspec import UNSET
 
 from perdure.core import limits
 
@@ -50,26 +51,23 @@ class Event:
         self.name = name
         self.data = data
         """JSON, or nothing for null."""
-        self._value: object = None
+        self._value: object = UNSET
         self._activation: cel.Activation | None = None
 
     @property
     def value(self) -> object:
-        """The decoded data."""
-        if self._activation is None:
-            self._prepare()
+        """The decoded data. Raises what msgspec raises for bytes that are no JSON."""
+        if self._value is UNSET:
+            self._value = _decoder.decode(self.data) if self.data else None
         return self._value
 
     @property
     def activation(self) -> cel.Activation:
         """What the library evaluates on; shared by all conditions, as making it is the cost."""
-        return self._activation or self._prepare()
-
-    def _prepare(self) -> cel.Activation:
-        value = _decoder.decode(self.data) if self.data else None
-        self._value = _fitting(value) if _LONG_NUMBER.search(self.data) else value
-        event = {"name": self.name, "data": self._value}
-        self._activation = _environment.Activation({"event": event})
+        if self._activation is None:
+            data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
+            event = {"name": self.name, "data": data}
+            self._activation = _environment.Activation({"event": event})
         return self._activation
 
 
