@@ -104,3 +104,18 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
                 caught = "" if node.type is None else ast.unparse(node.type)
                 if caught in ("", "Exception", "BaseException"):
                     assert module.place in allowed, f"{module.place}:{node.lineno} catches {caught}"
+
+
+def test_whoever_lets_payloads_in_looks_for_those_that_were_uploaded() -> None:
+    """What only stands in a document, and was never named in the beat, would be forgotten."""
+    reading = {"read_input", "require_payload", "require_envelope", "translate_commands"}
+    for module in MODULES:
+        if not module.place.startswith("protocols/durable_workflow/"):
+            continue
+        called = {
+            node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Call)
+        }
+        if called & reading and called & {"submit", "submit_knowing_workers", "report"}:
+            assert called & {"naming", "find_references"}, f"{module.place}: see references.py"

@@ -12,6 +12,7 @@ from perdure.cli.main import _parser
 from perdure.core import rejection
 from perdure.protocols.durable_workflow.reasons import (
     DOOR_REASONS,
+    PAYLOAD_REASONS,
     STATUS_BY_REJECTION,
     STORE_REASONS,
 )
@@ -74,7 +75,8 @@ def said_in_calls(folder: str, *callables: str) -> Iterator[tuple[str, int]]:
 def reasons_of_the_code() -> set[tuple[str, int]]:
     ruled = {(kind.reason, status) for kind, status in STATUS_BY_REJECTION.items()}
     web = set(said_in_calls("web/", "HttpError", "_refuse_stream"))
-    return ruled | set(DOOR_REASONS.items()) | set(STORE_REASONS.items()) | web
+    doors = set(DOOR_REASONS.items()) | set(PAYLOAD_REASONS)
+    return ruled | doors | set(STORE_REASONS.items()) | web
 
 
 def test_the_table_of_reasons_is_complete_and_true() -> None:

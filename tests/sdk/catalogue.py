@@ -144,6 +144,11 @@ CASES = (
     Case("local-activity-times-out", "local work that takes too long fails", since="2.12.0"),
     Case("local-activity-cancelled", "a stopping worker ends its local work", since="2.12.0"),
     Case("local-activity-closed-run", "a closed run takes no local work", since="2.12.0"),
+    # 21b · payloads that are uploaded
+    Case("payload-uploaded", "large payloads travel outside of histories", since="2.0.0"),
+    Case("payload-spoken", "signals, updates and queries may be large", since="2.0.0"),
+    Case("payload-cold", "a worker with no memory finds large payloads again", since="2.0.0"),
+    Case("payload-refused", "a payload that is not there is refused", since="2.0.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),

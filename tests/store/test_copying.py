@@ -21,6 +21,8 @@ from perdure.store.copying import TABLES, Row
 from perdure.store.interface import (
     Changes,
     Conflict,
+    PayloadKey,
+    PayloadPut,
     PollLease,
     QueueKey,
     ReceiptKey,
@@ -121,7 +123,12 @@ def fill(place: Place) -> dict[str, dict[str, object]]:
         ):
             put(keep.run, store, a_worker(key[1]), a_receipt(), ReceiptKey(*key))
             record = RecordChange(None, Record(b"data", 7))
-            keep.run(store.commit(Changes(records={RecordKey("kind", *key[:2]): record})))
+            payload = PayloadPut(b"payload of " + key[1].encode(), is_loose=key[0] == "a")
+            changes = Changes(
+                records={RecordKey("kind", *key[:2]): record},
+                payloads={PayloadKey(key[0], key[1]): payload},
+            )
+            keep.run(store.commit(changes))
         for run in ordinary_runs():
             keep.commit(store, run)
             kept[run.run_id] = fields_of(run)

@@ -18,6 +18,7 @@ ON_BOTH_STORES = {
     "test_causes",
     "test_commanding",
     "test_local_activities",
+    "test_external_payloads",
     "test_polls",
     "test_reading",
     "test_registration",

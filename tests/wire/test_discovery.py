@@ -68,7 +68,6 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
         "cooperative_cancellation",
         "sticky_execution",
         "prepared_local_activities",
-        "runtime_external_payload_transport",
         "observability_context",
     ):
         assert not capabilities.get(name), name
@@ -119,7 +118,8 @@ def test_discovery_needs_no_version_and_no_namespace(
 ) -> None:
     info = shared_wire.call("GET", "/api/cluster/info", headers=headers).ok()
     name = headers.get("X-Namespace", "default")
-    assert info["namespace"] == {"name": name, "exists": name == "default"}
+    told = info["namespace"]
+    assert (told["name"], told["exists"]) == (name, name == "default")
     for path in ("/api/health", "/api/ready"):
         shared_wire.call("GET", path, headers=headers).ok()
 

@@ -66,6 +66,33 @@ class WorkerNotRegistered(Rejection):
     reason = "worker_not_registered"
 
 
+# External payloads.
+class ExternalPayloadNotFound(Rejection):
+    reason = "external_payload_not_found"
+
+
+class ExternalPayloadExpired(Rejection):
+    reason = "external_payload_expired"
+
+
+class ExternalPayloadIntegrityMismatch(Rejection):
+    reason = "external_payload_integrity_mismatch"
+
+
+class ExternalPayloadOversized(Rejection):
+    reason = "external_payload_oversized"
+
+
+class ExternalPayloadUnsupported(Rejection):
+    reason = "external_payload_unsupported"
+
+
+class StoragePressure(Rejection):
+    """Too much was uploaded that nobody uses yet."""
+
+    reason = "storage_pressure"
+
+
 # Starting and commanding runs.
 class DuplicateNotAllowed(Rejection):
     reason = "duplicate_not_allowed"

@@ -19,6 +19,9 @@ from perdure.engine.operation import Operation
 from perdure.store.interface import (
     Changes,
     Instance,
+    PayloadFate,
+    PayloadKey,
+    PayloadPut,
     QueueKey,
     Receipt,
     ReceiptKey,
@@ -156,6 +159,22 @@ class World:
     def put_record(self, key: RecordKey, after: Record | None) -> None:
         """Write a record, or remove it. Nothing is checked against it unless it was loaded."""
         self.changes.records[key] = RecordChange(self.records[key], after)
+
+    def put_payload(self, key: PayloadKey, data: bytes) -> None:
+        """Write the bytes of a payload that nothing durable names yet."""
+        self.changes.payloads[key] = PayloadPut(data, is_loose=True)
+
+    def keep_payload(self, key: PayloadKey) -> None:
+        """Something durable names a payload from now on."""
+        put = self.changes.payloads.get(key)
+        if isinstance(put, PayloadPut):
+            self.changes.payloads[key] = PayloadPut(put.data, is_loose=False)
+        else:
+            self.changes.payloads[key] = PayloadFate.KEPT
+
+    def drop_payload(self, key: PayloadKey) -> None:
+        """Nobody will ask for a payload any more."""
+        self.changes.payloads[key] = PayloadFate.GONE
 
     def put_receipt(self, key: ReceiptKey, receipt: Receipt) -> None:
         self.receipts[key] = receipt

@@ -18,6 +18,7 @@ from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
+from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
@@ -31,6 +32,11 @@ from perdure.protocols.durable_workflow.surfaces import (
     Namespaces,
     WorkerSurface,
     translate,
+)
+from perdure.protocols.durable_workflow.transport import (
+    PayloadSurface,
+    PayloadTransport,
+    storage_policy,
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
@@ -106,7 +112,9 @@ class Server:
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
-            poll_timeout=settings.poll_timeout, compression=settings.compression
+            poll_timeout=settings.poll_timeout,
+            compression=settings.compression,
+            external_payloads=settings.external_payloads,
         )
         control_surface = ControlSurface(self.namespaces)
         worker_surface = WorkerSurface(self.namespaces, lambda: capabilities)
@@ -152,7 +160,20 @@ class Server:
             capabilities=capabilities,
             body_bytes_max=settings.body_bytes_max,
         )
-        discovery = Discovery(self.store, clock, self.namespaces, discovery_surface, info)
+        policy = storage_policy(settings.external_payload_threshold)
+        discovery = Discovery(
+            self.store,
+            clock,
+            self.namespaces,
+            discovery_surface,
+            info,
+            policy if settings.external_payloads else None,
+        )
+        payload_surface = PayloadSurface(self.namespaces)
+        payloads = PayloadTransport(
+            self.engine, clock, payload_surface, is_open=settings.external_payloads
+        )
+        self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
         self.app = Application(
             Router(
                 routes(
@@ -162,12 +183,15 @@ class Server:
                     updates,
                     Activities(self.engine, ids, control_surface),
                     discovery,
+                    payloads,
                     worker_surface,
                     discovery_surface,
                 )
             ),
             authenticator(settings),
-            surface_of=surface_of(control_surface, worker_surface, discovery_surface),
+            surface_of=surface_of(
+                control_surface, worker_surface, discovery_surface, payload_surface
+            ),
             translate=translate,
             body_bytes_max=settings.body_bytes_max,
             compression_bytes_min=RESPONSE_COMPRESSION_BYTES_MIN if settings.compression else None,

@@ -40,6 +40,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
+    external_payloads: bool = True
+    external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
 
     @property
     def query_wait(self) -> int:
@@ -76,6 +78,8 @@ ENVIRONMENT: dict[str, str] = {
     "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
+    "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
+    "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
 }
 """Every variable that is read, with what it is for."""
 
@@ -118,6 +122,11 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
             if (token := environment.get(f"DW_{role.upper()}_TOKEN"))
         },
     }
+    uploads = _choice(environment, "PERDURE_EXTERNAL_PAYLOADS", "on", "off")
+    values["external_payloads"] = None if uploads is None else uploads == "on"
+    values["external_payload_threshold"] = _integer(
+        environment, "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD", 1, limits.BODY_BYTES_MAX // 2
+    )
     if "DW_COMPRESSION_ENABLED" in environment:
         off = ("0", "false", "no", "off")
         values["compression"] = environment["DW_COMPRESSION_ENABLED"].lower() not in off

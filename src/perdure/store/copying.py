@@ -50,6 +50,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "receipt": ("namespace", "workflow_id", "kind", "request_id", "data"),
     "worker": ("namespace", "worker_id", "data"),
     "record": ("kind", "namespace", "key", "due_at", "data"),
+    "payload": ("namespace", "reference_id", "loose_bytes", "data"),
 }
 """What is copied: the tables in their order, and the columns that both stores know."""
 

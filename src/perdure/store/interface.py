@@ -1,5 +1,6 @@
 """What every store offers. Callers never learn which one is open."""
 
+import enum
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, cast
 
@@ -124,6 +125,34 @@ class RecordChange(Struct, frozen=True):
     after: Record | None
 
 
+class PayloadKey(NamedTuple):
+    """The name of an external payload."""
+
+    namespace: str
+    reference_id: str
+
+
+class PayloadPut(Struct, frozen=True):
+    """Bytes that are written; loose ones may go again."""
+
+    data: bytes
+    is_loose: bool
+
+
+class PayloadFate(enum.Enum):
+    """What else may happen to bytes."""
+
+    KEPT = "kept"
+    GONE = "gone"
+
+
+class LoosePayloads(NamedTuple):
+    """How much was uploaded that nothing durable names yet."""
+
+    number: int
+    size_bytes: int
+
+
 class RecordRange(Struct, frozen=True, kw_only=True):
     """A page of records of one kind, in the order of their keys."""
 
@@ -154,10 +183,11 @@ class Changes(Struct):
     worker_revisions: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often a shared store says that the changed ones were written before; 0 is never."""
     records: dict[RecordKey, RecordChange] = field(default_factory=dict)
+    payloads: dict[PayloadKey, PayloadPut | PayloadFate] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.runs or self.receipts or self.workers or self.records)
+        return not (self.runs or self.receipts or self.workers or self.records or self.payloads)
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -233,6 +263,8 @@ class Store(Protocol):
     ) -> list[Run]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
+    async def read_payload(self, key: PayloadKey) -> bytes | None: ...
+    async def read_loose_payloads(self) -> LoosePayloads: ...
     async def read_record(self, key: RecordKey) -> Record | None: ...
     async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]: ...
 

@@ -11,6 +11,7 @@ from perdure.web.routing import PUBLIC, Route, Router, Surface
 log = logging.getLogger(__name__)
 
 _JSON = b"application/json"
+_BYTES = b"application/octet-stream"
 
 
 class Application:
@@ -32,6 +33,15 @@ class Application:
         self._surface_of = surface_of
         self._translate = translate
         self._compression_bytes_min = compression_bytes_min
+        self._raw = {
+            (route.method, route.path.encode()): route.raw_bytes_max
+            for route in router.routes
+            if route.raw_bytes_max
+        }
+
+    def body_limit(self, request: Request) -> int:
+        """How large the body of a request may be."""
+        return self._raw.get((request.method, request.path), self.body_bytes_max)
 
     def find(self, request: Request) -> Route:
         """The route of a request whose body may be read. Raises `HttpError`."""
@@ -64,25 +74,25 @@ class Application:
         return translated
 
     def _check_body(self, request: Request) -> None:
-        if len(request.body) > self.body_bytes_max:
-            raise too_large(self.body_bytes_max)
         media_type = request.headers.get(b"content-type", b"")
+        raw_bytes_max = self._raw.get((request.method, request.path))
+        most = self.body_bytes_max if raw_bytes_max is None else raw_bytes_max
+        if len(request.body) > most:
+            raise too_large(most)
+        if raw_bytes_max is not None:
+            if media_type != _BYTES:
+                raise _unsupported("bodies of this path are bytes", _BYTES.decode())
+            return
         if media_type == _JSON:
             return
         media_type = media_type.partition(b";")[0].strip().lower()
         if media_type != _JSON and not media_type.endswith(b"+json"):
-            accepted = ["application/json", "application/*+json"]
-            raise HttpError(
-                415,
-                "unsupported_media_type",
-                "bodies are JSON",
-                {"accepted_content_types": accepted},
-            )
+            raise _unsupported("bodies are JSON", "application/json", "application/*+json")
 
     def compress(self, request: Request, response: Response) -> None:
         """Make a large answer smaller for a client that reads such."""
         least = self._compression_bytes_min
-        if least is None or len(response.body) < least:
+        if least is None or len(response.body) < least or response.media_type != _JSON:
             return
         encoding = choose(request.headers[b"accept-encoding"])
         if encoding is None:
@@ -93,3 +103,8 @@ class Application:
             (b"content-encoding", encoding),
             (b"vary", b"accept-encoding"),
         )
+
+
+def _unsupported(message: str, *accepted: str) -> HttpError:
+    details = {"accepted_content_types": list(accepted)}
+    return HttpError(415, "unsupported_media_type", message, details)

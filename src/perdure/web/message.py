@@ -116,13 +116,18 @@ def too_large(bytes_max: int) -> HttpError:
 
 
 class Response:
-    """A JSON answer, encoded."""
+    """An answer, encoded: JSON, unless it says otherwise."""
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "headers", "media_type", "status")
 
     def __init__(
-        self, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
+        self,
+        status: int,
+        body: bytes,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+        media_type: bytes = b"application/json",
     ) -> None:
         self.status = status
         self.body = body
         self.headers = headers
+        self.media_type = media_type

@@ -37,6 +37,8 @@ class Route(NamedTuple):
     surface: Surface
     handler: Handler
     lean: bool = False
+    raw_bytes_max: int = 0
+    """How large its bodies may be if they are bytes, and no JSON; 0 where they are JSON."""
 
 
 class Router:

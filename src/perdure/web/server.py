@@ -30,11 +30,13 @@ _METHODS = {name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "HE
 
 
 @lru_cache(maxsize=256)
-def _head(status: int, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool) -> bytes:
+def _head(
+    status: int, media_type: bytes, headers: tuple[tuple[bytes, bytes], ...], keep_alive: bool
+) -> bytes:
     """The head of an answer up to its length. There are few, and most are sent again at once."""
     lines = [
         b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode()),
-        b"content-type: application/json",
+        b"content-type: " + media_type,
         *(name + b": " + value for name, value in headers),
     ]
     if not keep_alive:
@@ -234,7 +236,12 @@ class HttpProtocol(asyncio.Protocol):
         if websocket:
             message = "this path cannot be upgraded"
             request.refusal = HttpError(400, "upgrade_not_supported", message)
-        elif length is not None and length.isdigit() and int(length) > most:
+        elif (
+            length is not None
+            and length.isdigit()
+            and int(length) > most
+            and int(length) > (most := self._connections.app.body_limit(request))
+        ):
             request.refusal = too_large(most)
         elif (
             b"expect" in headers
@@ -256,7 +263,9 @@ class HttpProtocol(asyncio.Protocol):
         else:
             self._body_parts.append(body)
         most = self._connections.app.body_bytes_max
-        if self._body_bytes > most:
+        if self._body_bytes > most and self._body_bytes > (
+            most := self._connections.app.body_limit(request)
+        ):
             request.refusal = too_large(most)
             self._answer_early(request)
 
@@ -334,7 +343,7 @@ class HttpProtocol(asyncio.Protocol):
             self.idle_since = self._clock()
 
     def _write(self, request: Request, response: Response) -> None:
-        head = _head(response.status, response.headers, request.keep_alive)
+        head = _head(response.status, response.media_type, response.headers, request.keep_alive)
         body = response.body
         if request.method == "HEAD":
             self._transport.write(b"%b%d\r\n\r\n" % (head, len(body)))

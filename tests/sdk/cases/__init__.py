@@ -2,6 +2,7 @@
 
 from tests.sdk.cases import (
     client,
+    freight,
     local,
     parallel,
     plain,
@@ -17,6 +18,7 @@ __all__ = [
     "DECLARED",
     "Declared",
     "client",
+    "freight",
     "local",
     "parallel",
     "plain",

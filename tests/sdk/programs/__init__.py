@@ -16,9 +16,9 @@ from tests.sdk.release import since
 _CHAPTERS = [activities, plain, parallel, children, waits, updates, markers, journeys, queries]
 
 if since("2.0.0"):
-    from tests.sdk.programs import selections
+    from tests.sdk.programs import freight, selections
 
-    _CHAPTERS.append(selections)
+    _CHAPTERS += [freight, selections]
 
 if since("2.12.0"):
     from tests.sdk.programs import local

@@ -75,7 +75,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         no_route("GET", "/worker-sessions"),
         no_worker_route("/sessions", {"worker_id": "w1", "session_id": "s"}),
     ),
-    ("server.runtime_external_payload_transport",): no_route("GET", "/external-payloads/v1/ep_1"),
     ("server.cooperative_cancellation",): each(
         no_route("POST", "/workflows/o/request-cancellation", {}),
         no_worker_route(f"{NOTHING}/deliver-cancellation"),

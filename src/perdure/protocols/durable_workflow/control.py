@@ -45,6 +45,7 @@ from perdure.protocols.durable_workflow.payloads import (
     frame_of_envelope,
     require_storable,
 )
+from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
 from perdure.store.interface import Instance, ListCursor, RunFilter, Store
 from perdure.web.message import Request, Response
@@ -97,7 +98,7 @@ class ControlPlane:
         if policy not in ("fail", "use-existing"):
             raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
         started: Started = await self._engine.submit(
-            StartWorkflow(wanted, use_existing=policy == "use-existing")
+            naming(request, StartWorkflow(wanted, use_existing=policy == "use-existing"))
         )
         answer = {
             "workflow_id": wanted.workflow_id,
@@ -313,7 +314,7 @@ class ControlPlane:
         status: int,
         members: dict[str, Any],
     ) -> Response:
-        done: Commanded = await self._engine.submit_knowing_workers(operation)
+        done: Commanded = await self._engine.submit_knowing_workers(naming(request, operation))
         pinned = "run_id" in request.params
         answer = {
             **members,

@@ -19,12 +19,14 @@ class Discovery:
         namespaces: Namespaces,
         surface: DiscoverySurface,
         info: dict[str, Any],
+        storage_policy: dict[str, Any] | None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._namespaces = namespaces
         self._surface = surface
         self._info = info
+        self._storage_policy = storage_policy
 
     async def health(self, request: Request) -> Response:
         ok = await self._database() == "ok"
@@ -55,7 +57,9 @@ class Discovery:
 
     async def cluster_info(self, request: Request) -> Response:
         name = request.namespace
-        namespace = {"name": name, "exists": name in self._namespaces.known}
+        namespace: dict[str, Any] = {"name": name, "exists": name in self._namespaces.known}
+        if self._storage_policy is not None and namespace["exists"]:
+            namespace["external_payload_storage"] = self._storage_policy
         return self._surface.answer(200, {**self._info, "namespace": namespace})
 
     async def _database(self) -> str:

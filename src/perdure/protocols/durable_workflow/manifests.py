@@ -218,7 +218,9 @@ LOCAL_ACTIVITIES: dict[str, Any] = {
 """Work that a workflow worker does itself, under the lease of its task."""
 
 
-def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, Any]:
+def server_capabilities(
+    *, poll_timeout: int, compression: bool, external_payloads: bool
+) -> dict[str, Any]:
     """What a worker may rely on."""
     encodings = ["gzip", "deflate"]
     return {
@@ -241,6 +243,7 @@ def server_capabilities(*, poll_timeout: int, compression: bool) -> dict[str, An
         "local_activities": LOCAL_ACTIVITIES,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
+        "runtime_external_payload_transport": external_payloads,
         "response_compression": encodings if compression else [],
         "history_compression": {
             "supported_encodings": encodings,

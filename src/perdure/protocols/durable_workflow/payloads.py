@@ -15,6 +15,7 @@ from perdure.core.payload import (
     is_json_representable,
 )
 from perdure.core.rejection import InvalidRequest
+from perdure.protocols.durable_workflow.references import MARK, find_flaw
 
 _OPENING = b'{"codec":"avro","blob":"'
 _REFERENCES = ("external_storage", "external_payload")
@@ -56,7 +57,17 @@ def require_envelope(encoded: bytes, field: str) -> bytes:
         reference = next(name for name in _REFERENCES if name in members)
         if not isinstance(members[reference], dict):
             raise InvalidRequest(f"{field}.{reference}", "must be an object")
+        if reference == "external_payload":
+            _require_reference(encoded, members[reference], f"{field}.{reference}")
     return encoded
+
+
+def _require_reference(encoded: bytes, members: dict[str, Any], field: str) -> None:
+    flaw = find_flaw(members)
+    if flaw is None and MARK not in encoded:
+        flaw = "is spelled with escapes"
+    if flaw is not None:
+        raise InvalidRequest(field, flaw)
 
 
 def require_payload(raw: Raw | UnsetType, field: str) -> bytes | None:

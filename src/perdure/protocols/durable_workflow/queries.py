@@ -23,6 +23,7 @@ from perdure.dispatch.query_messages import (
     QueryView,
 )
 from perdure.engine.beat import BrokenRun, Engine
+from perdure.engine.payloads import require_payloads
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import (
@@ -30,6 +31,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_envelope,
     shown,
 )
+from perdure.protocols.durable_workflow.references import find_references
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.store.interface import Instance, Unavailable
 from perdure.web.message import Request, Response
@@ -67,6 +69,7 @@ class QueryPlane:
         name = require_operation_name(request.params["name"], "query_name")
         body = bodies.decode(request.body, bodies.QueryBody)
         arguments, plain = read_input(body.input, "input")
+        await self._require_payloads(request)
         question = Question(
             instance=Instance(request.namespace, request.params["workflow_id"]),
             run_id=request.params.get("run_id"),
@@ -92,6 +95,13 @@ class QueryPlane:
             "reason": None,
         }
         return self.surface.answer(request, 200, told)
+
+    async def _require_payloads(self, request: Request) -> None:
+        """What a query or its answer names must be there; it lasts longer than any query."""
+        references = find_references(request.body)
+        if references:
+            now = self._clock.now()
+            await require_payloads(self._engine.store, request.namespace, references, now)
 
     # Workers -------------------------------------------------------------------------------------
 
@@ -207,6 +217,7 @@ class QueryPlane:
     async def complete(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.CompleteQueryBody)
         answer = _answer(body)
+        await self._require_payloads(request)
         await self._report(request, body.lease_owner, body.query_task_attempt, answer)
         return self._reported(request, body, {"outcome": "completed"})
 

@@ -13,6 +13,12 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.WorkerNotFound: 404,
     r.WorkerUnknown: 404,
     r.WorkerNotRegistered: 412,
+    r.ExternalPayloadNotFound: 404,
+    r.ExternalPayloadExpired: 410,
+    r.ExternalPayloadIntegrityMismatch: 422,
+    r.ExternalPayloadOversized: 413,
+    r.ExternalPayloadUnsupported: 415,
+    r.StoragePressure: 503,
     r.DuplicateNotAllowed: 409,
     r.RunNotActive: 409,
     r.HistoricalRunCommandRejected: 409,
@@ -87,6 +93,13 @@ DOOR_REASONS: dict[str, int] = {
     "server_error": 500,
 }
 """Refusals that never reach the rules."""
+
+PAYLOAD_REASONS: tuple[tuple[str, int], ...] = (
+    ("external_payload_unauthorized", 401),
+    ("external_payload_unauthorized", 403),
+    ("external_payload_unavailable", 503),
+)
+"""What the door and the disk refuse where payloads are uploaded and fetched."""
 
 STORE_REASONS: dict[str, int] = {
     "storage_busy": 503,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from perdure.core import limits
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
@@ -10,6 +11,12 @@ from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
     WorkerSurface,
+)
+from perdure.protocols.durable_workflow.transport import (
+    FETCH_PATH,
+    UPLOAD_PATH,
+    PayloadSurface,
+    PayloadTransport,
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
@@ -27,6 +34,7 @@ def routes(
     updates: Updates,
     standalone: Activities,
     discovery: Discovery,
+    payloads: PayloadTransport,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -46,6 +54,17 @@ def routes(
         Route("GET", f"{flow}/runs", OPERATOR, at["list_runs"], control.list_runs),
         Route("GET", run, OPERATOR, at["describe_run"], control.describe_run),
         Route("GET", f"{run}/history", OPERATOR, at["history"], control.history),
+    ]
+    table += [
+        Route(
+            "POST",
+            UPLOAD_PATH,
+            ANY_ROLE,
+            payloads.surface,
+            payloads.upload,
+            raw_bytes_max=limits.EXTERNAL_PAYLOAD_BYTES_MAX,
+        ),
+        Route("GET", FETCH_PATH, ANY_ROLE, payloads.surface, payloads.fetch),
     ]
     for base in (flow, run):
         table += [
@@ -94,7 +113,10 @@ def routes(
 
 
 def surface_of(
-    control: ControlSurface, worker: WorkerSurface, discovery: DiscoverySurface
+    control: ControlSurface,
+    worker: WorkerSurface,
+    discovery: DiscoverySurface,
+    payloads: PayloadSurface,
 ) -> Callable[[bytes], Surface]:
     """Which family a path belongs to, also one that leads nowhere."""
     known = {b"/api/health", b"/api/ready", b"/api/cluster/info"}
@@ -102,6 +124,8 @@ def surface_of(
     def find(path: bytes) -> Surface:
         if path == b"/api/worker" or path.startswith(b"/api/worker/"):
             return worker
+        if path.startswith(UPLOAD_PATH.encode()):
+            return payloads
         return discovery if path in known else control
 
     return find

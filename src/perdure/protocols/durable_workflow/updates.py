@@ -29,6 +29,7 @@ from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.control import command_target, encode_for_run
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import count_arguments, shown
+from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.web.message import Request, Response
 
@@ -119,7 +120,10 @@ class Updates:
             arguments = await encode_for_run(self._engine.store, target, plain)
         self._waiters.require_room()
         admitted: Admitted = await self._engine.submit_knowing_workers(
-            UpdateRun(target, name=name, arguments=arguments, count=count_arguments(arguments))
+            naming(
+                request,
+                UpdateRun(target, name=name, arguments=arguments, count=count_arguments(arguments)),
+            )
         )
         asked = body.wait_timeout_seconds
         patience = self._wait_timeout if asked is None else asked * limits.SECOND

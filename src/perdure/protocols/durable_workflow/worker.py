@@ -57,12 +57,14 @@ from perdure.engine.workflow_tasks import (
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
 from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
+from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.payloads import (
     is_envelope,
     require_envelope,
     require_plain,
     require_storable,
 )
+from perdure.protocols.durable_workflow.references import MARK, naming
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.updates import validation_task
@@ -342,9 +344,15 @@ class WorkerPlane:
     async def complete_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, CompleteTaskBody)
         ref = _require_ref(request, "w")
+        if MARK in request.body:
+            store = self._engine.store
+            await _apart(inline_memos(store, request.namespace, body.commands))
         commands = translate_commands(body.commands)
         done: TaskCompleted = await self._engine.submit(
-            CompleteWorkflowTask(request.namespace, ref.run_id, _report(ref, body), commands)
+            naming(
+                request,
+                CompleteWorkflowTask(request.namespace, ref.run_id, _report(ref, body), commands),
+            )
         )
         return self._surface.answer(200, _task_answer(request, body, done))
 
@@ -387,7 +395,7 @@ class WorkerPlane:
     ) -> Response:
         next_task_id = None
         try:
-            recorded: Recorded = await self._engine.submit(operation)
+            recorded: Recorded = await self._engine.submit(naming(request, operation))
             next_task_id = recorded.next_task_id
         except (StaleAttempt, RunClosed, RunCancelled, RunTerminated):
             # A report that was taken before gets its answer again.

@@ -24,6 +24,8 @@ from perdure.store.interface import (
     Instance,
     LeasedTask,
     ListCursor,
+    LoosePayloads,
+    PayloadKey,
     PollLease,
     QueueKey,
     ReadyTask,
@@ -413,6 +415,13 @@ class PostgresStore:
     async def read_last_events(self, run_id: str) -> list[bytes]:
         found = await self._read("read_last_chunk", run_id)
         return rows.events_of(found[0][0]) if found else []
+
+    async def read_payload(self, key: PayloadKey) -> bytes | None:
+        found = await self._read("read_payload", *key)
+        return found[0][0] if found else None
+
+    async def read_loose_payloads(self) -> LoosePayloads:
+        return LoosePayloads(*(await self._read("read_loose_payloads"))[0])
 
     async def read_record(self, key: RecordKey) -> Record | None:
         found = await self._read("find_records", *_columns([key]))

@@ -56,6 +56,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "insert_record": ("kinds", "namespaces", "keys", "due_ats", "data"),
     "update_record": ("kinds", "namespaces", "keys", "due_ats", "data"),
     "delete_record": ("kinds", "namespaces", "keys"),
+    "put_payload": ("namespaces", "reference_ids", "sizes", "data"),
+    "keep_payload": ("namespaces", "reference_ids"),
+    "delete_payload": ("namespaces", "reference_ids"),
 }
 """The parts in the order in which they stand, and the values of each."""
 
@@ -73,6 +76,8 @@ def collect(changes: Changes) -> Batches:
         _collect_worker(namespace, worker_id, worker, changes.worker_revisions, batches)
     for record_key, change in changes.records.items():
         _collect_record(record_key, change, batches)
+    for payload_key, fate in changes.payloads.items():
+        _add(batches, *rows.payload_row(payload_key, fate))
     return batches
 
 

@@ -26,6 +26,8 @@ from perdure.store.interface import (
     Instance,
     LeasedTask,
     ListCursor,
+    LoosePayloads,
+    PayloadKey,
     QueueKey,
     ReadyTask,
     Receipt,
@@ -38,7 +40,7 @@ from perdure.store.interface import (
     Unavailable,
 )
 from perdure.store.queries import load_queries
-from perdure.store.sqlite.committer import Committer
+from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
@@ -200,7 +202,9 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            await self._committer.commit(writer, runs=len(changes.runs))
+            # A payload is as much to write as many runs.
+            weight = len(changes.runs) + INLINE_RUNS_MAX * len(changes.payloads)
+            await self._committer.commit(writer, runs=weight)
         except apsw.Error as error:
             self._roll_back()
             raise unavailable(error) from error
@@ -229,6 +233,9 @@ class SqliteStore:
                 batches["put_worker"].append(row)
         for record_key, change in changes.records.items():
             _collect_record(record_key, change, batches)
+        for payload_key, fate in changes.payloads.items():
+            query, row = rows.payload_row(payload_key, fate)
+            batches[query].append(row)
         for query, values in batches.items():
             self._writer.executemany(self._sql[query], values)
 
@@ -258,6 +265,13 @@ class SqliteStore:
         values = (wanted.namespace, *cursor, *types, statuses, wanted.text, limit)
         found = await self._read_bulk("read_list", values)
         return [rows.run_of(row) for row in found]
+
+    async def read_payload(self, key: PayloadKey) -> bytes | None:
+        found = await self._read_bulk("read_payload", key)
+        return found[0][0] if found else None
+
+    async def read_loose_payloads(self) -> LoosePayloads:
+        return LoosePayloads(*self._read("read_loose_payloads", ())[0])
 
     async def read_record(self, key: RecordKey) -> Record | None:
         for due_at, data in self._read("find_record", key):

@@ -305,3 +305,33 @@ delete_record as (
        and record.key = ids.key
        and (select ok from gate)
 )
+
+-- name: put_payload
+put_payload as (
+    insert into perdure.payload (namespace, reference_id, loose_bytes, data)
+    select rows.namespace, rows.reference_id, rows.loose_bytes, rows.data
+      from unnest(:namespaces::text[], :reference_ids::text[], :sizes::bigint[], :data::bytea[])
+        as rows (namespace, reference_id, loose_bytes, data)
+     where (select ok from gate)
+    on conflict (namespace, reference_id) do update
+       set loose_bytes = excluded.loose_bytes, data = excluded.data
+)
+
+-- name: keep_payload
+keep_payload as (
+    update perdure.payload
+       set loose_bytes = null
+      from unnest(:namespaces::text[], :reference_ids::text[]) as ids (namespace, reference_id)
+     where payload.namespace = ids.namespace
+       and payload.reference_id = ids.reference_id
+       and (select ok from gate)
+)
+
+-- name: delete_payload
+delete_payload as (
+    delete from perdure.payload
+     using unnest(:namespaces::text[], :reference_ids::text[]) as ids (namespace, reference_id)
+     where payload.namespace = ids.namespace
+       and payload.reference_id = ids.reference_id
+       and (select ok from gate)
+)

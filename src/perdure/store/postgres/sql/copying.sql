@@ -29,6 +29,7 @@ select exists (select 1 from perdure.run)
     or exists (select 1 from perdure.receipt)
     or exists (select 1 from perdure.worker)
     or exists (select 1 from perdure.record)
+    or exists (select 1 from perdure.payload)
     or exists (select 1 from perdure.namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -81,3 +82,7 @@ select namespace, worker_id, data
 -- name: give_record
 select kind, namespace, key, due_at, data
   from perdure.record
+
+-- name: give_payload
+select namespace, reference_id, loose_bytes, data
+  from perdure.payload

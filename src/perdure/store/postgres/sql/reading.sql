@@ -172,3 +172,15 @@ select key, version, due_at, data
    and key < :below::text
  order by key desc
  limit :most::bigint
+
+-- name: read_payload
+select data
+  from perdure.payload
+ where namespace = :namespace::text
+   and reference_id = :reference_id::text
+
+-- name: read_loose_payloads
+-- How much was uploaded that nothing durable names yet. There is an end to it.
+select count(*), coalesce(sum(loose_bytes), 0)::bigint
+  from perdure.payload
+ where loose_bytes is not null

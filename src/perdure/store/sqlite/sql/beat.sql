@@ -175,6 +175,23 @@ delete from record
    and namespace = :namespace
    and key = :key
 
+-- name: put_payload
+insert into payload (namespace, reference_id, loose_bytes, data)
+values (:namespace, :reference_id, :loose_bytes, :data)
+on conflict (namespace, reference_id) do update
+   set loose_bytes = excluded.loose_bytes, data = excluded.data
+
+-- name: keep_payload
+update payload
+   set loose_bytes = null
+ where namespace = :namespace
+   and reference_id = :reference_id
+
+-- name: delete_payload
+delete from payload
+ where namespace = :namespace
+   and reference_id = :reference_id
+
 -- name: put_receipt
 insert into receipt (namespace, workflow_id, kind, request_id, data)
 values (:namespace, :workflow_id, :kind, :request_id, :data)

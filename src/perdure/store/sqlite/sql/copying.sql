@@ -11,6 +11,7 @@ select exists (select 1 from run)
     or exists (select 1 from receipt)
     or exists (select 1 from worker)
     or exists (select 1 from record)
+    or exists (select 1 from payload)
     or exists (select 1 from namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -57,6 +58,10 @@ select namespace, worker_id, data
 select kind, namespace, key, due_at, data
   from record
 
+-- name: give_payload
+select namespace, reference_id, loose_bytes, data
+  from payload
+
 -- name: take_namespace
 insert into namespace (name)
 values (:name)
@@ -98,3 +103,7 @@ values (:namespace, :worker_id, :data)
 -- name: take_record
 insert into record (kind, namespace, key, due_at, data)
 values (:kind, :namespace, :key, :due_at, :data)
+
+-- name: take_payload
+insert into payload (namespace, reference_id, loose_bytes, data)
+values (:namespace, :reference_id, :loose_bytes, :data)

@@ -103,3 +103,15 @@ select key, due_at, data
    and key < :below
  order by key desc
  limit :most
+
+-- name: read_payload
+select data
+  from payload
+ where namespace = :namespace
+   and reference_id = :reference_id
+
+-- name: read_loose_payloads
+-- How much was uploaded that nothing durable names yet. There is an end to it.
+select count(*), coalesce(sum(loose_bytes), 0)
+  from payload
+ where loose_bytes is not null

@@ -1,0 +1,152 @@
+"""External payloads: bytes that are uploaded once and then named by a reference.
+
+A payload is loose until something durable names it, and is forgotten when nobody does in time.
+From then on it is kept. The server carries the bytes and never opens them.
+"""
+
+import base64
+import enum
+import hashlib
+import re
+from typing import Final
+
+from msgspec import Struct
+
+from perdure.core import limits
+from perdure.core.rejection import (
+    ExternalPayloadExpired,
+    ExternalPayloadIntegrityMismatch,
+    ExternalPayloadNotFound,
+)
+
+_HARDLY_LONGER: Final = 60 * limits.SECOND
+"""A repeated upload that would give less time than this anew writes nothing."""
+
+CODECS: Final = frozenset({"avro"})
+
+_ALPHABET: Final = str.maketrans(
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+)
+_ID: Final = re.compile(r"ep_[0-9A-HJKMNP-TV-Z]{26}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class Reference(Struct, frozen=True):
+    """What stands in a document instead of a payload."""
+
+    reference_id: str
+    codec: str
+    size_bytes: int
+    sha256: str
+
+
+class Custody(enum.StrEnum):
+    """What is done with a payload."""
+
+    LOOSE = "loose"
+    """Uploaded, and named by nothing durable yet."""
+    KEPT = "kept"
+    GONE = "gone"
+    """Nobody named it in time. This is remembered for a while."""
+
+
+class Stored(Struct, frozen=True):
+    """What is known of a payload besides its bytes."""
+
+    codec: str
+    size_bytes: int
+    sha256: str
+    custody: Custody
+    until: int | None = None
+    """When this ends by itself."""
+
+
+def reference_to(namespace: str, codec: str, size_bytes: int, sha256: str) -> Reference:
+    """The one reference of some bytes in a namespace, whoever uploads them and how often."""
+    whole = hashlib.sha256("\0".join((namespace, codec, str(size_bytes), sha256)).encode())
+    digits = base64.b32encode(whole.digest())[:26].decode().translate(_ALPHABET)
+    return Reference(f"ep_{digits}", codec, size_bytes, sha256)
+
+
+def is_reference_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
+
+
+def is_sha256(text: str) -> bool:
+    return _SHA256.fullmatch(text) is not None
+
+
+def uploaded(known: Stored | None, reference: Reference, now: int) -> Stored | None:
+    """A payload after its upload; None when nothing is to be written."""
+    if known is not None and known.custody is Custody.KEPT:
+        require_same(known, reference)
+        return None
+    until = now + limits.LOOSE_PAYLOAD_TIMEOUT
+    if known is not None and known.custody is Custody.LOOSE:
+        require_same(known, reference)
+        if known.until is not None and until - known.until < _HARDLY_LONGER:
+            return None
+    return Stored(reference.codec, reference.size_bytes, reference.sha256, Custody.LOOSE, until)
+
+
+def named(known: Stored | None, reference: Reference, now: int) -> Stored | None:
+    """A payload that something durable names from now on; None when nothing is to be written."""
+    found = require_there(known, reference, now)
+    if found.custody is Custody.KEPT:
+        return None
+    return Stored(found.codec, found.size_bytes, found.sha256, Custody.KEPT)
+
+
+def passed(known: Stored, now: int) -> Stored | None:
+    """A payload whose time may be over; None when even its memory is."""
+    if known.until is None or known.until > now:
+        return known
+    if known.custody is Custody.GONE:
+        return None
+    return Stored(
+        known.codec,
+        known.size_bytes,
+        known.sha256,
+        Custody.GONE,
+        now + limits.GONE_PAYLOAD_REMEMBERED,
+    )
+
+
+def require_there(known: Stored | None, reference: Reference, now: int) -> Stored:
+    """Refuse a reference whose payload is unknown here, gone, or another one."""
+    reference_id = reference.reference_id
+    if known is None:
+        raise ExternalPayloadNotFound(
+            f"there is no external payload {reference_id} in this namespace",
+            reference_id=reference_id,
+            retryable=False,
+        )
+    if known.custody is Custody.GONE or (known.until is not None and known.until <= now):
+        raise ExternalPayloadExpired(
+            f"external payload {reference_id} was uploaded and not used in time",
+            reference_id=reference_id,
+            retryable=False,
+        )
+    require_same(known, reference)
+    return known
+
+
+def require_same(known: Stored, reference: Reference) -> None:
+    """Refuse a reference that tells something else about its payload than its upload did."""
+    told = (reference.codec, reference.size_bytes, reference.sha256)
+    if told != (known.codec, known.size_bytes, known.sha256):
+        raise ExternalPayloadIntegrityMismatch(
+            f"external payload {reference.reference_id} has another codec, size or hash",
+            reference_id=reference.reference_id,
+            retryable=False,
+        )
+
+
+def require_intact(reference: Reference, data: bytes) -> None:
+    """Refuse bytes that are not those that were uploaded."""
+    if len(data) != reference.size_bytes or hashlib.sha256(data).hexdigest() != reference.sha256:
+        raise ExternalPayloadIntegrityMismatch(
+            f"the bytes of external payload {reference.reference_id} are not what they should be",
+            reference_id=reference.reference_id,
+            retryable=False,
+        )

@@ -1,0 +1,124 @@
+"""External payloads in the beat: uploaded, named by something durable, or forgotten.
+
+What names payloads is wrapped in `NamePayloads`: it is refused while one of them is not there, and
+if it is done, they are kept from the same transaction on.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from perdure.core import external
+from perdure.core.external import Custody, Reference, Stored
+from perdure.engine.operation import Operation
+from perdure.engine.records import RecordKind
+from perdure.engine.world import World
+from perdure.store.interface import Instance, PayloadKey, ReceiptKey, RecordKey, Store
+
+PAYLOADS = RecordKind("payload", Stored)
+"""What is known of every payload besides its bytes, under its reference id."""
+
+
+class UploadPayload(Operation):
+    """Bytes that something may name soon. Repeating it gives them time anew."""
+
+    __slots__ = ("_data", "_namespace", "_reference")
+    name = "upload_payload"
+
+    def __init__(self, namespace: str, reference: Reference, data: bytes) -> None:
+        self._namespace = namespace
+        self._reference = reference
+        self._data = data
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (PAYLOADS.key(self._namespace, self._reference.reference_id),)
+
+    def decide(self, world: World) -> None:
+        key = PayloadKey(self._namespace, self._reference.reference_id)
+        known = PAYLOADS.find(world, *key)
+        stored = external.uploaded(known, self._reference, world.moment.now)
+        if stored is None:
+            return
+        PAYLOADS.put(world, *key, stored, due_at=stored.until)
+        if known is None or known.custody is Custody.GONE:
+            world.put_payload(key, self._data)
+
+
+class ForgetPayload(Operation):
+    """A payload that nobody named in time, and later the memory of it."""
+
+    __slots__ = ("_key",)
+    name = "forget_payload"
+
+    def __init__(self, key: RecordKey) -> None:
+        self._key = key
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (self._key,)
+
+    def decide(self, world: World) -> bool:
+        _, namespace, reference_id = self._key
+        known = PAYLOADS.find(world, namespace, reference_id)
+        if known is None:
+            return True
+        stored = external.passed(known, world.moment.now)
+        if stored is None:
+            PAYLOADS.remove(world, namespace, reference_id)
+        elif stored is not known:
+            PAYLOADS.put(world, namespace, reference_id, stored, due_at=stored.until)
+            world.drop_payload(PayloadKey(namespace, reference_id))
+        return True
+
+
+class NamePayloads(Operation):
+    """An operation that names payloads."""
+
+    __slots__ = ("_inner", "_namespace", "_references")
+    name = "name_payloads"
+    looks_around = True
+
+    def __init__(self, inner: Operation, namespace: str, references: Sequence[Reference]) -> None:
+        assert not inner.takes_rows
+        self._inner = inner
+        self._namespace = namespace
+        self._references = references
+
+    def run_ids(self) -> tuple[str, ...]:
+        return self._inner.run_ids()
+
+    def instances(self) -> tuple[Instance, ...]:
+        return self._inner.instances()
+
+    def receipts(self) -> tuple[ReceiptKey, ...]:
+        return self._inner.receipts()
+
+    def workers(self) -> tuple[tuple[str, str], ...]:
+        return self._inner.workers()
+
+    def records(self) -> tuple[RecordKey, ...]:
+        named = (PAYLOADS.key(self._namespace, one.reference_id) for one in self._references)
+        return (*self._inner.records(), *named)
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        return await self._inner.prepare(store, world) if self._inner.looks_around else ()
+
+    def decide(self, world: World) -> Any:
+        kept: dict[PayloadKey, Stored] = {}
+        for reference in self._references:
+            key = PayloadKey(self._namespace, reference.reference_id)
+            stored = external.named(PAYLOADS.find(world, *key), reference, world.moment.now)
+            if stored is not None:
+                kept[key] = stored
+        reply = self._inner.decide(world)
+        for key, stored in kept.items():
+            PAYLOADS.put(world, *key, stored)
+            world.keep_payload(key)
+        return reply
+
+
+async def require_payloads(
+    store: Store, namespace: str, references: Collection[Reference], now: int
+) -> None:
+    """Refuse references whose payloads are not there. Nothing is kept by this."""
+    for reference in references:
+        known = await PAYLOADS.read(store, namespace, reference.reference_id)
+        external.require_there(known, reference, now)

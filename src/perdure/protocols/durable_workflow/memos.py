@@ -1,0 +1,43 @@
+"""Memo entries are shown to people, so those that were uploaded are put back in their place."""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from perdure.core import limits
+from perdure.core.external import require_intact
+from perdure.core.rejection import ExternalPayloadNotFound, InvalidRequest
+from perdure.protocols.durable_workflow.commands import WireCommand, WireUpsertMemo
+from perdure.protocols.durable_workflow.payloads import is_envelope, require_envelope
+from perdure.protocols.durable_workflow.references import MARK, read_reference
+from perdure.store.interface import PayloadKey, Store
+
+
+async def inline_memos(store: Store, namespace: str, commands: list[WireCommand]) -> None:
+    """Replace references in `upsert_memo` by what they refer to."""
+    for index, command in enumerate(commands):
+        if isinstance(command, WireUpsertMemo) and MARK in bytes(command.entries):
+            at = f"commands.{index}.entries"
+            command.entries = Raw(await _inlined(store, namespace, bytes(command.entries), at))
+
+
+async def _inlined(store: Store, namespace: str, entries: bytes, at: str) -> bytes:
+    if not is_envelope(entries):
+        return entries
+    require_envelope(entries, at)
+    members: dict[str, Any] = msgspec.json.decode(entries)
+    if "external_payload" not in members:
+        return entries
+    reference = read_reference(members["external_payload"])
+    if reference.size_bytes > 2 * limits.MEMO_BYTES_MAX:
+        raise InvalidRequest(at, f"at most {limits.MEMO_BYTES_MAX} bytes of memo")
+    data = await store.read_payload(PayloadKey(namespace, reference.reference_id))
+    if data is None:
+        raise ExternalPayloadNotFound(
+            f"there is no external payload {reference.reference_id} in this namespace",
+            reference_id=reference.reference_id,
+            retryable=False,
+        )
+    require_intact(reference, data)
+    return msgspec.json.encode({"codec": "avro", "blob": data.decode("ascii")})

@@ -1,0 +1,212 @@
+"""External payloads on the wire: upload, fetch, and how both are announced."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.core import limits
+from perdure.core.external import (
+    CODECS,
+    Reference,
+    is_reference_id,
+    is_sha256,
+    reference_to,
+    require_intact,
+    require_there,
+)
+from perdure.core.rejection import (
+    ExternalPayloadIntegrityMismatch,
+    ExternalPayloadNotFound,
+    ExternalPayloadUnsupported,
+    StoragePressure,
+)
+from perdure.engine.beat import Engine
+from perdure.engine.payloads import PAYLOADS, UploadPayload
+from perdure.protocols.durable_workflow.references import REFERENCE_SCHEMA, shown_reference
+from perdure.protocols.durable_workflow.surfaces import Namespaces
+from perdure.store.interface import PayloadKey
+from perdure.web.message import HttpError, Request, Response
+
+UPLOAD_PATH = "/api/external-payloads/v1"
+FETCH_PATH = UPLOAD_PATH + "/{reference_id}"
+
+_CODEC = b"x-durable-workflow-payload-codec"
+_SIZE = b"x-durable-workflow-payload-size"
+_SHA256 = b"x-durable-workflow-payload-sha256"
+_HASHED_AT_ONCE_MAX = 262_144
+"""Larger payloads are hashed in a thread, so that nobody waits for it."""
+_RETRY_SECONDS = 5
+
+REASONS = {
+    "unauthorized": "external_payload_unauthorized",
+    "forbidden": "external_payload_unauthorized",
+    "payload_too_large": "external_payload_oversized",
+    "unsupported_media_type": "external_payload_unsupported",
+}
+"""What the door refuses has names of its own here; what the disk refuses is `unavailable`."""
+
+
+def storage_policy(threshold_bytes: int) -> dict[str, Any]:
+    """What cluster info says of a namespace, as the SDKs validate it."""
+    return {
+        "status": "available",
+        "enabled": True,
+        "threshold_bytes": threshold_bytes,
+        "integrity_required": True,
+        "transport": {
+            "schema": "durable-workflow.v2.runtime-external-payload-transport.v1",
+            "version": 1,
+            "reference_schema": REFERENCE_SCHEMA,
+            "mode": "authenticated_namespace_runtime",
+            "upload": {"method": "POST", "path": UPLOAD_PATH},
+            "fetch": {"method": "GET", "path_template": UPLOAD_PATH + "/{referenceId}"},
+            "limits": {
+                "max_payload_bytes": limits.EXTERNAL_PAYLOAD_BYTES_MAX,
+                "request_timeout_seconds": limits.EXTERNAL_PAYLOAD_REQUEST_SECONDS,
+            },
+        },
+        "direct_provider_adapters": {"capability_negotiated": True, "enabled": False},
+    }
+
+
+class PayloadSurface:
+    """Clients and workers alike: either plane's version may be sent, and none is asked for."""
+
+    _HEADERS = ((b"cache-control", b"no-store, private"),)
+
+    def __init__(self, namespaces: Namespaces) -> None:
+        self._namespaces = namespaces
+
+    def admit(self, request: Request) -> None:
+        request.namespace = self._namespaces.resolve(request)
+
+    def answer(self, status: int, body: dict[str, Any]) -> Response:
+        return Response(status, msgspec.json.encode(body), self._HEADERS)
+
+    def refuse(self, request: Request, error: HttpError) -> Response:
+        reason = REASONS.get(error.reason, error.reason)
+        retryable = error.status == 503
+        if retryable and reason != StoragePressure.reason:
+            reason = "external_payload_unavailable"
+        body = {
+            "schema": "durable-workflow.v2.runtime-external-payload-error.v1",
+            "reason": reason,
+            "message": error.message,
+            "retryable": retryable,
+            "status": error.status,
+            **error.details,
+        }
+        headers = (*self._HEADERS, *error.headers)
+        return Response(error.status, msgspec.json.encode(body), headers)
+
+
+class PayloadTransport:
+    """Handlers of `/api/external-payloads/v1`."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, surface: PayloadSurface, *, is_open: bool
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._is_open = is_open
+        self.surface = surface
+
+    async def upload(self, request: Request) -> Response:
+        """Take bytes in. The same bytes have the same reference, however often they come."""
+        if not self._is_open:
+            raise ExternalPayloadUnsupported("external payloads are switched off here")
+        data, request.body = request.body, b""
+        reference = _announced(request)
+        await _require_intact(reference, data)
+        if not data.isascii():
+            raise ExternalPayloadUnsupported("a payload is the text of a blob")
+        await self._require_room()
+        reference = reference_to(
+            request.namespace, reference.codec, reference.size_bytes, reference.sha256
+        )
+        await self._engine.submit(UploadPayload(request.namespace, reference, data))
+        return self.surface.answer(
+            201,
+            {
+                "schema": "durable-workflow.v2.runtime-external-payload-upload.v1",
+                "transport_version": 1,
+                "reference": shown_reference(reference),
+            },
+        )
+
+    async def _require_room(self) -> None:
+        """What nobody uses yet has a bound; what is used makes room by that."""
+        loose = await self._engine.store.read_loose_payloads()
+        if (
+            loose.number < limits.LOOSE_PAYLOADS_MAX
+            and loose.size_bytes < limits.LOOSE_PAYLOADS_BYTES_MAX
+        ):
+            return
+        raise StoragePressure(
+            "too much was uploaded that nothing names yet; it is forgotten after an hour",
+            storage_state="draining",
+            retry_after_seconds=_RETRY_SECONDS,
+        )
+
+    async def fetch(self, request: Request) -> Response:
+        """Give bytes out, after a look at whether they are what was uploaded."""
+        reference_id = request.params["reference_id"]
+        stored = None
+        if is_reference_id(reference_id):
+            stored = await PAYLOADS.read(self._engine.store, request.namespace, reference_id)
+        if stored is None:
+            raise ExternalPayloadNotFound(
+                f"there is no external payload {reference_id[:32]} in this namespace",
+                reference_id=reference_id[:32],
+            )
+        known = Reference(reference_id, stored.codec, stored.size_bytes, stored.sha256)
+        require_there(stored, _expected(request, known), self._clock.now())
+        data = await self._engine.store.read_payload(PayloadKey(request.namespace, reference_id))
+        await _require_intact(known, data or b"")
+        return Response(
+            200,
+            data or b"",
+            (
+                (_CODEC, known.codec.encode()),
+                (_SIZE, b"%d" % known.size_bytes),
+                (_SHA256, known.sha256.encode()),
+                (b"cache-control", b"immutable, max-age=60, private"),
+            ),
+            b"application/octet-stream",
+        )
+
+
+def _announced(request: Request) -> Reference:
+    """What the headers of an upload say of its body."""
+    codec, size, sha256 = (request.header(name) for name in (_CODEC, _SIZE, _SHA256))
+    if codec not in CODECS:
+        told = ", ".join(sorted(CODECS))
+        raise ExternalPayloadUnsupported(f"{_CODEC.decode()} must be one of: {told}")
+    if size is None or not size.isascii() or not size.isdigit() or len(size) > 12:
+        raise ExternalPayloadIntegrityMismatch(f"{_SIZE.decode()} must be the size of the body")
+    if sha256 is None or not is_sha256(sha256):
+        raise ExternalPayloadIntegrityMismatch(
+            f"{_SHA256.decode()} must be 64 lower-case hexadecimal digits"
+        )
+    return Reference("", codec or "", int(size), sha256)
+
+
+def _expected(request: Request, known: Reference) -> Reference:
+    """What the headers of a fetch say; who says nothing takes what there is."""
+    codec, size, sha256 = (request.header(name) for name in (_CODEC, _SIZE, _SHA256))
+    is_size = size is None or (size.isascii() and size.isdigit() and len(size) <= 12)
+    return Reference(
+        known.reference_id,
+        known.codec if codec is None else codec,
+        known.size_bytes if size is None else int(size) if is_size else -1,
+        known.sha256 if sha256 is None else sha256,
+    )
+
+
+async def _require_intact(reference: Reference, data: bytes) -> None:
+    if len(data) <= _HASHED_AT_ONCE_MAX:
+        require_intact(reference, data)
+    else:
+        await asyncio.to_thread(require_intact, reference, data)

@@ -1,0 +1,592 @@
+"""External payloads: uploaded once, named anywhere, kept while anything durable names them."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from perdure.core import limits
+from perdure.core.limits import SECOND
+from perdure.server.settings import sqlite_path
+from tests.support.http import (
+    CONTROL_VERSION,
+    WORKER_VERSION,
+    Json,
+    Wire,
+    a_wire,
+    avro,
+    complete_workflow,
+    contract_of,
+    schedule_activity,
+    start_child,
+    start_timer,
+    wait_for_condition,
+)
+from tests.support.uploads import UPLOAD, fetch, headers_of, outside, post, unknown, upload
+
+BLOB = avro(["large" * 100])["blob"].encode()
+HOUR = limits.LOOSE_PAYLOAD_TIMEOUT / SECOND
+
+
+# Upload and fetch ---------------------------------------------------------------------------------
+
+
+def test_what_was_uploaded_is_given_out_with_its_hash(wire: Wire) -> None:
+    answer = post(wire, BLOB)
+    body = answer.ok(201)
+
+    assert body["schema"] == "durable-workflow.v2.runtime-external-payload-upload.v1"
+    assert body["transport_version"] == 1
+    reference = body["reference"]
+    assert re.fullmatch(r"ep_[0-9A-HJKMNP-TV-Z]{26}", reference.pop("reference_id"))
+    assert reference == {
+        "schema": "durable-workflow.v2.runtime-external-payload-reference.v1",
+        "codec": "avro",
+        "size_bytes": len(BLOB),
+        "sha256": hashlib.sha256(BLOB).hexdigest(),
+    }
+    assert answer.headers["cache-control"] == "no-store, private"
+
+    for told in ({}, headers_of(BLOB)):
+        got = fetch(wire, body["reference"] | upload(wire, BLOB), **told)
+        assert (got.status, got.content) == (200, BLOB)
+        assert got.headers["content-type"] == "application/octet-stream"
+        assert got.headers["cache-control"] == "immutable, max-age=60, private"
+        for name, value in headers_of(BLOB).items():
+            assert got.headers[name.lower()] == value
+
+
+def test_the_same_bytes_have_one_reference_and_are_kept_once(wire: Wire) -> None:
+    first = upload(wire, BLOB)
+    with wire.nothing_changes():
+        assert upload(wire, BLOB) == first
+    assert upload(wire, BLOB + b"=") != first
+    assert len(wire.stored()["payload"]) == 2
+
+
+def test_uploads_need_no_version_and_take_those_of_both_planes(wire: Wire) -> None:
+    for headers in ({}, {CONTROL_VERSION: "2"}, {WORKER_VERSION: "1.19"}):
+        reference = upload(wire, BLOB, **headers)
+        assert fetch(wire, reference, **headers).status == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "reason"),
+    [
+        ({"codec": "json"}, 415, "unsupported"),
+        ({"codec": ""}, 415, "unsupported"),
+        ({"size": "1"}, 422, "integrity_mismatch"),
+        ({"size": "-1"}, 422, "integrity_mismatch"),
+        ({"size": "many"}, 422, "integrity_mismatch"),
+        ({"size": "9" * 400}, 422, "integrity_mismatch"),
+        ({"sha256": "0" * 64}, 422, "integrity_mismatch"),
+        ({"sha256": "short"}, 422, "integrity_mismatch"),
+        ({"sha256": hashlib.sha256(BLOB).hexdigest().upper()}, 422, "integrity_mismatch"),
+    ],
+)
+def test_an_upload_that_is_not_what_it_says_is_refused(
+    shared_wire: Wire, headers: dict[str, str], status: int, reason: str
+) -> None:
+    with shared_wire.nothing_changes():
+        answer = post(shared_wire, BLOB, **headers_of(BLOB, **headers))
+        body = answer.refused(status, f"external_payload_{reason}")
+    assert body["schema"] == "durable-workflow.v2.runtime-external-payload-error.v1"
+    assert (body["retryable"], body["status"]) == (False, status)
+
+
+@pytest.mark.parametrize("name", ["Codec", "Size", "SHA256"])
+def test_an_upload_must_say_what_it_is(shared_wire: Wire, name: str) -> None:
+    sent = {"Content-Type": "application/octet-stream", **headers_of(BLOB)}
+    missing = next(key for key in sent if key.lower().endswith(name.lower()))
+    del sent[missing]
+    with shared_wire.nothing_changes():
+        answer = shared_wire.call("POST", UPLOAD, content=BLOB, headers=sent)
+        assert answer.status in (415, 422)
+        assert answer.reason.startswith("external_payload_")  # type: ignore[union-attr]  # a 4xx
+
+
+def test_an_upload_of_another_kind_is_refused(shared_wire: Wire) -> None:
+    with shared_wire.nothing_changes():
+        for media_type in ("text/plain", "application/json", ""):
+            sent = {**headers_of(BLOB), "Content-Type": media_type}
+            answer = shared_wire.call("POST", UPLOAD, content=BLOB, headers=sent)
+            answer.refused(415, "external_payload_unsupported")
+        binary = b"\xc3\x01binary"
+        post(shared_wire, binary).refused(415, "external_payload_unsupported")
+
+
+def test_nothing_may_be_uploaded_as_well(wire: Wire) -> None:
+    reference = upload(wire, b"")
+    assert fetch(wire, reference).content == b""
+
+
+def test_the_limit_of_uploads_is_their_own(tmp_path: Path) -> None:
+    with a_wire(tmp_path, body_bytes_max=5_000) as wire:
+        larger = b"A" * 100_000
+        assert fetch(wire, upload(wire, larger)).content == larger
+        start = {"workflow_type": "Order", "input": ["x" * 6_000]}
+        wire.control("POST", "/workflows", start).refused(413, "payload_too_large")
+        with wire.nothing_changes():
+            stream = wire.stream()
+            stream.send(
+                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+                b"Content-Length: %d\r\n\r\n"
+                % (UPLOAD.encode(), limits.EXTERNAL_PAYLOAD_BYTES_MAX + 1)
+            )
+            stream.read_answer().refused(413, "external_payload_oversized")
+
+
+def test_a_payload_may_be_as_large_as_was_said(wire: Wire) -> None:
+    info = wire.call("GET", "/api/cluster/info").ok()
+    most = info["namespace"]["external_payload_storage"]["transport"]["limits"]["max_payload_bytes"]
+    largest = b"A" * most
+    assert fetch(wire, upload(wire, largest)).content == largest
+
+
+def test_who_may_not_in_is_told_so_in_the_words_of_the_transport(tmp_path: Path) -> None:
+    with a_wire(
+        tmp_path, auth_driver="token", role_tokens={"worker": "w", "operator": "o"}
+    ) as wire:
+        post(wire, BLOB).refused(401, "external_payload_unauthorized")
+        for token in ("w", "o"):
+            bearer = {"Authorization": f"Bearer {token}"}
+            reference = upload(wire, BLOB, **bearer)
+            assert fetch(wire, reference, **bearer).status == 200
+            fetch(wire, reference).refused(401, "external_payload_unauthorized")
+
+
+@pytest.mark.parametrize(
+    "reference_id", ["ep_" + "0" * 26, "ep_1", "ep_" + "U" * 26, "%00", "ep_" + "0" * 27]
+)
+def test_an_unknown_payload_is_not_found(shared_wire: Wire, reference_id: str) -> None:
+    answer = shared_wire.call("GET", f"{UPLOAD}/{reference_id}")
+    assert answer.refused(404, "external_payload_not_found")["retryable"] is False
+
+
+def test_a_fetch_that_expects_something_else_is_refused(wire: Wire) -> None:
+    reference = upload(wire, BLOB)
+    for changed in ({"codec": "json"}, {"size": "3"}, {"size": "x"}, {"sha256": "0" * 64}):
+        answer = fetch(wire, reference, **headers_of(BLOB, **changed))
+        answer.refused(422, "external_payload_integrity_mismatch")
+
+
+def test_damage_on_disk_is_found_and_not_given_out(tmp_path: Path) -> None:
+    with a_wire(tmp_path) as wire:
+        reference = upload(wire, BLOB)
+        wire.close()
+        for damaged in (b"X" + BLOB[1:], BLOB[:-1], b""):
+            file = apsw.Connection(str(sqlite_path(wire._settings.store)))
+            file.execute("update payload set data = ?", (damaged,))
+            file.close()
+            wire.open()
+            fetch(wire, reference).refused(422, "external_payload_integrity_mismatch")
+            wire.close()
+        wire.open()
+
+
+# The announcement ---------------------------------------------------------------------------------
+
+
+def test_each_namespace_is_told_how_to_upload(shared_wire: Wire) -> None:
+    info = shared_wire.call("GET", "/api/cluster/info").ok()
+    assert info["worker_protocol"]["server_capabilities"]["runtime_external_payload_transport"]
+    policy = info["namespace"]["external_payload_storage"]
+    assert (policy["status"], policy["threshold_bytes"]) == ("available", 65_536)
+    transport = policy["transport"]
+    assert transport["upload"]["path"] == UPLOAD
+    assert transport["limits"]["max_payload_bytes"] >= policy["threshold_bytes"]
+    nowhere = shared_wire.call("GET", "/api/cluster/info", headers={"X-Namespace": "nowhere"}).ok()
+    assert "external_payload_storage" not in nowhere["namespace"]
+
+
+def test_uploads_can_be_switched_off_and_what_there_is_can_still_be_had(tmp_path: Path) -> None:
+    with a_wire(tmp_path) as wire:
+        reference = upload(wire, BLOB)
+    with a_wire(tmp_path, external_payloads=False) as wire:
+        info = wire.call("GET", "/api/cluster/info").ok()
+        capabilities = info["worker_protocol"]["server_capabilities"]
+        assert capabilities["runtime_external_payload_transport"] is False
+        assert "external_payload_storage" not in info["namespace"]
+        with wire.nothing_changes():
+            post(wire, BLOB).refused(415, "external_payload_unsupported")
+        assert fetch(wire, reference).content == BLOB
+
+
+def test_the_threshold_is_a_setting(tmp_path: Path) -> None:
+    with a_wire(tmp_path, external_payload_threshold=1_000) as wire:
+        info = wire.call("GET", "/api/cluster/info").ok()
+    assert info["namespace"]["external_payload_storage"]["threshold_bytes"] == 1_000
+
+
+# Wherever an envelope may stand -------------------------------------------------------------------
+
+
+def test_a_reference_goes_through_a_whole_life_as_it_is(wire: Wire) -> None:
+    wire.register(capabilities=["query_tasks"])
+    given, charged, paid = (outside(wire, [name]) for name in ("given", "charged", "paid"))
+    wire.start(input=given)
+    task = wire.take()
+    assert task["arguments"] == given
+    wire.complete(task, schedule_activity(arguments=charged))
+    attempt = wire.take("activity")
+    assert attempt["arguments"] == charged
+    wire.report_attempt(attempt, "complete", result=paid).ok()
+    dice, told, asked, answered = (outside(wire, name) for name in ("d", "t", "a", "b"))
+    wire.complete(wire.take(), {"type": "record_side_effect", "result": dice}, wait_for_condition())
+    wire.signal("poke", input=told)
+    wire.complete(wire.take(), wait_for_condition())
+    waiting = wire.update_later(wait_for="completed", input=asked)
+    update = wire.take()
+    wire.complete(
+        update,
+        {"type": "complete_update", "update_id": update["workflow_update_id"], "result": answered},
+    )
+    body = waiting.answer().ok()
+    assert (body["result"], body["result_envelope"]) == (None, answered)
+    wire.complete(wire.take(), wait_for_condition())
+    _ask(wire, outside(wire, ["question"]), outside(wire, "answer"))
+    wire.signal("go")
+    last = outside(wire, ["on"])
+    wire.complete(wire.take(), {"type": "continue_as_new", "arguments": last})
+    successor = wire.take()
+    assert successor["arguments"] == last
+    small, end = outside(wire, ["small"]), outside(wire, "end")
+    wire.complete(successor, start_child(arguments=small))
+    child = wire.take()
+    assert child["arguments"] == small
+    wire.complete(child, {"type": "complete_workflow", "result": end})
+    wire.complete(wire.take(), {"type": "complete_workflow", "result": end})
+    assert wire.describe()["output_envelope"] == end
+
+    # Whatever anything durable named is there for good; what a query said is not.
+    wire.advance(seconds=HOUR + 1)
+    wire.advance(seconds=HOUR + 1)
+    named = (given, charged, paid, dice, told, asked, answered, last, small, end)
+    for envelope in named:
+        assert fetch(wire, envelope["external_payload"]).status == 200
+    assert len(wire.stored()["payload"]) == len(named)
+    runs = wire.control("GET", "/workflows").ok()["workflows"]
+    text = str([wire.events(run["workflow_id"], run["run_id"]) for run in runs])
+    for envelope in named:
+        assert str(envelope) in text
+
+
+def _ask(wire: Wire, question: Json, answer: Json) -> None:
+    asked = wire.call_later(
+        "POST",
+        "/api/workflows/order-1/query/total",
+        {"input": question},
+        headers={CONTROL_VERSION: "2"},
+    )
+    task = wire.take("query")
+    assert task["query_arguments"] == question
+    lease = {name: task[name] for name in ("lease_owner", "query_task_attempt")}
+    body = {**lease, "result": None, "result_envelope": answer}
+    wire.worker(f"/query-tasks/{task['query_task_id']}/complete", body).ok()
+    told = asked.answer().ok()
+    assert (told["result"], told["result_envelope"]) == (None, answer)
+
+
+def test_memo_entries_that_were_uploaded_are_shown(wire: Wire) -> None:
+    wire.register()
+    entries = outside(wire, {"note": "n" * 500})
+    wire.run_to({"type": "upsert_memo", "entries": entries}, start_timer(1))
+    assert wire.describe()["memo"] == {"note": "n" * 500}
+    event = next(e for e in wire.events() if e["event_type"] == "MemoUpserted")
+    assert "external_payload" not in str(event)
+
+
+def test_details_of_a_failure_may_be_uploaded(wire: Wire) -> None:
+    wire.register()
+    wire.run_to(schedule_activity())
+    details = outside(wire, {"log": "l" * 500})
+    failure = {"message": "no", "details": details}
+    wire.report_attempt(wire.take("activity"), "fail", failure=failure).ok()
+    wire.advance(seconds=HOUR + 1)
+    assert fetch(wire, details["external_payload"]).status == 200
+
+
+# What nobody names --------------------------------------------------------------------------------
+
+
+def test_what_nobody_names_is_forgotten_and_that_is_remembered_for_a_day(wire: Wire) -> None:
+    reference = upload(wire, BLOB)
+    wire.advance(seconds=HOUR - 1)
+    assert fetch(wire, reference).status == 200
+    wire.advance(seconds=2)
+    assert wire.stored()["payload"] == []
+    body = fetch(wire, reference).refused(410, "external_payload_expired")
+    assert body["reference_id"] == reference["reference_id"]
+    wire.advance(seconds=limits.GONE_PAYLOAD_REMEMBERED / SECOND)
+    fetch(wire, reference).refused(404, "external_payload_not_found")
+    assert wire.stored()["record"] == []
+    assert wire.stored()["deadline"] == []
+
+
+def test_what_is_uploaded_again_has_time_anew(wire: Wire) -> None:
+    reference = upload(wire, BLOB)
+    wire.advance(seconds=HOUR - 1)
+    assert upload(wire, BLOB) == reference
+    wire.advance(seconds=HOUR - 1)
+    assert fetch(wire, reference).status == 200
+    wire.advance(seconds=2)
+    fetch(wire, reference).refused(410, "external_payload_expired")
+    assert upload(wire, BLOB) == reference
+    assert fetch(wire, reference).content == BLOB
+
+
+def test_a_loose_payload_outlives_the_server_and_is_forgotten_in_time(wire: Wire) -> None:
+    reference = upload(wire, BLOB)
+    wire.restart()
+    assert fetch(wire, reference).content == BLOB
+    wire.advance(seconds=HOUR + 1)
+    fetch(wire, reference).refused(410, "external_payload_expired")
+
+
+def test_an_expired_payload_cannot_be_named_even_before_anybody_looked(wire: Wire) -> None:
+    envelope = outside(wire, ["late"])
+    wire.jump(seconds=HOUR + 1)
+    body = {"workflow_type": "Order", "workflow_id": "late", "input": envelope}
+    wire.control("POST", "/workflows", body).refused(410, "external_payload_expired")
+    wire.control("GET", "/workflows/late").refused(404, "instance_not_found")
+
+
+def test_uploads_beyond_the_bound_wait_until_some_are_used(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "LOOSE_PAYLOADS_MAX", 2)
+    first = outside(wire, ["a"])
+    outside(wire, ["b"])
+    with wire.nothing_changes():
+        body = post(wire, BLOB).refused(503, "storage_pressure")
+    assert (body["storage_state"], body["retryable"]) == ("draining", True)
+    wire.start(input=first)
+    upload(wire, BLOB)
+    monkeypatch.setattr(limits, "LOOSE_PAYLOADS_BYTES_MAX", 10)
+    monkeypatch.setattr(limits, "LOOSE_PAYLOADS_MAX", 1_000)
+    post(wire, BLOB + b"=").refused(503, "storage_pressure")
+
+
+# What cannot be named -----------------------------------------------------------------------------
+
+
+def make_start(wire: Wire) -> Callable[[Json], Any]:
+    return lambda envelope: wire.control(
+        "POST", "/workflows", {"workflow_type": "Order", "input": envelope}
+    )
+
+
+def make_signal(wire: Wire) -> Callable[[Json], Any]:
+    wire.start()
+    return lambda envelope: wire.control(
+        "POST", "/workflows/order-1/signal/poke", {"input": envelope}
+    )
+
+
+def make_update(wire: Wire) -> Callable[[Json], Any]:
+    wire.start()
+    return lambda envelope: wire.update(input=envelope)
+
+
+def make_query(wire: Wire) -> Callable[[Json], Any]:
+    wire.register(capabilities=["query_tasks"])
+    wire.run_to(wait_for_condition())
+    return lambda envelope: wire.control(
+        "POST", "/workflows/order-1/query/total", {"input": envelope}
+    )
+
+
+def make_activity(verb: str) -> Callable[[Wire], Callable[[Json], Any]]:
+    def make(wire: Wire) -> Callable[[Json], Any]:
+        wire.register()
+        wire.run_to(schedule_activity())
+        attempt = wire.take("activity")
+        if verb == "complete":
+            return lambda envelope: wire.report_attempt(attempt, verb, result=envelope)
+        return lambda envelope: wire.report_attempt(
+            attempt, verb, failure={"message": "no", "details": envelope}
+        )
+
+    return make
+
+
+def make_command(member: str, **command: Any) -> Callable[[Wire], Callable[[Json], Any]]:
+    def make(wire: Wire) -> Callable[[Json], Any]:
+        wire.register()
+        wire.start()
+        task = wire.take()
+        return lambda envelope: wire.report(
+            task, "complete", commands=[{**command, member: envelope}]
+        )
+
+    return make
+
+
+def make_answer(wire: Wire) -> Callable[[Json], Any]:
+    wire.register(capabilities=["query_tasks"])
+    wire.run_to(wait_for_condition())
+    headers = {CONTROL_VERSION: "2"}
+    wire.call_later("POST", "/api/workflows/order-1/query/total", {}, headers=headers)
+    task = wire.take("query")
+    lease = {name: task[name] for name in ("lease_owner", "query_task_attempt")}
+    path = f"/query-tasks/{task['query_task_id']}/complete"
+    return lambda envelope: wire.worker(path, {**lease, "result_envelope": envelope})
+
+
+PLACES: dict[str, Callable[[Wire], Callable[[Json], Any]]] = {
+    "start": make_start,
+    "signal": make_signal,
+    "update": make_update,
+    "query": make_query,
+    "query result": make_answer,
+    "activity result": make_activity("complete"),
+    "activity failure": make_activity("fail"),
+    "result": make_command("result", type="complete_workflow"),
+    "activity": make_command("arguments", type="schedule_activity", activity_type="charge"),
+    "child": make_command("arguments", type="start_child_workflow", workflow_type="Child"),
+    "continue": make_command("arguments", type="continue_as_new"),
+    "side effect": make_command("result", type="record_side_effect"),
+    "memo": make_command("entries", type="upsert_memo"),
+}
+
+every_place = pytest.mark.parametrize("place", PLACES)
+
+
+@every_place
+def test_a_reference_to_nothing_is_refused_wherever_it_stands(wire: Wire, place: str) -> None:
+    send = PLACES[place](wire)
+    known = outside(wire, {"known": 1})
+    lying = {**known["external_payload"], "sha256": "0" * 64}
+    longer = {**known["external_payload"], "size_bytes": 7}
+    with wire.nothing_changes():
+        body = send(unknown(wire)).refused(404, "external_payload_not_found")
+        assert body["reference_id"] == "ep_" + "0" * 26
+        assert body["retryable"] is False
+        for wrong in (lying, longer):
+            answer = send({"codec": "avro", "external_payload": wrong})
+            answer.refused(422, "external_payload_integrity_mismatch")
+
+
+@every_place
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"schema": "other"},
+        {"reference_id": "ep_short"},
+        {"reference_id": 7},
+        {"codec": "json"},
+        {"size_bytes": -1},
+        {"size_bytes": "5"},
+        {"size_bytes": limits.EXTERNAL_PAYLOAD_BYTES_MAX + 1},
+        {"sha256": "X" * 64},
+        {"expires_at": "tomorrow"},
+    ],
+    ids=str,
+)
+def test_a_malformed_reference_is_refused_wherever_it_stands(
+    tmp_path: Path, place: str, changed: Json
+) -> None:
+    if place == "activity failure":
+        pytest.skip("details may be anything, and what is no reference is data")
+    with a_wire(tmp_path) as wire:
+        send = PLACES[place](wire)
+        with wire.nothing_changes():
+            body = send(unknown(wire, **changed)).refused(422, "validation_failed")
+            (field,) = body["errors"]
+            assert field.endswith(".external_payload")
+
+
+@every_place
+def test_nobody_names_what_another_namespace_uploaded(tmp_path: Path, place: str) -> None:
+    with a_wire(tmp_path) as wire:
+        send = PLACES[place](wire)
+        _add_namespace(wire, "other")
+        blob = avro({"secret": 1})["blob"].encode()
+        foreign = upload(wire, blob, **{"X-Namespace": "other"})
+        fetch(wire, foreign).refused(404, "external_payload_not_found")
+        with wire.nothing_changes():
+            answer = send({"codec": "avro", "external_payload": foreign})
+            answer.refused(404, "external_payload_not_found")
+        assert upload(wire, blob)["reference_id"] != foreign["reference_id"]
+
+
+def _add_namespace(wire: Wire, name: str) -> None:
+    wire.close()
+    file = apsw.Connection(str(sqlite_path(wire._settings.store)))
+    file.execute("insert into namespace (name) values (?)", (name,))
+    file.close()
+    wire.open()
+
+
+def test_a_refused_operation_keeps_nothing(wire: Wire) -> None:
+    wire.register()
+    wire.start()
+    task = wire.take()
+    envelope = outside(wire, "late")
+    commands = [{"type": "complete_workflow", "result": envelope}]
+    with wire.nothing_changes():
+        wire.report(task, "complete", commands=commands, workflow_task_attempt=7).refused(
+            409, "workflow_task_attempt_mismatch"
+        )
+    wire.advance(seconds=HOUR + 1)
+    fetch(wire, envelope["external_payload"]).refused(410, "external_payload_expired")
+
+
+def test_a_repeated_report_with_a_reference_gets_its_answer_again(wire: Wire) -> None:
+    wire.register()
+    wire.run_to(schedule_activity())
+    attempt = wire.take("activity")
+    paid = outside(wire, "paid")
+    first = wire.report_attempt(attempt, "complete", result=paid).ok()
+    wire.advance(seconds=HOUR * 30)
+    again = wire.report_attempt(attempt, "complete", result=paid).ok()
+    assert again["outcome"] == first["outcome"] == "completed"
+
+
+def test_what_only_resembles_a_reference_is_data(wire: Wire) -> None:
+    wire.register()
+    memo = {"external_payload": "not one", "more": {"codec": "avro", "external_payload": {"a": 1}}}
+    wire.start(memo=memo)
+    assert wire.describe()["memo"] == memo
+
+
+def test_a_reference_that_is_spelled_with_escapes_is_refused(wire: Wire) -> None:
+    known = outside(wire, ["known"])
+    text = json.dumps({"workflow_type": "Order", "input": known})
+    escaped = text.replace('"external_payload"', '"external\\u005fpayload"').encode()
+    headers = {CONTROL_VERSION: "2", "Content-Type": "application/json"}
+    with wire.nothing_changes():
+        answer = wire.call("POST", "/api/workflows", content=escaped, headers=headers)
+        answer.invalid("input.external_payload")
+
+
+def test_there_is_an_end_to_references_in_one_request(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "EXTERNAL_PAYLOADS_PER_REQUEST_MAX", 1)
+    wire.register()
+    wire.start()
+    task = wire.take()
+    commands = [schedule_activity(arguments=outside(wire, [number])) for number in range(2)]
+    with wire.nothing_changes():
+        wire.report(task, "complete", commands=commands).invalid("external_payload")
+
+
+def test_arguments_that_were_uploaded_are_not_counted(wire: Wire) -> None:
+    """Their worker will say what is wrong, as with everything that is large."""
+    wire.register(workflow_command_contracts=contract_of("Order", signals={"poke": 2}))
+    wire.run_to(wait_for_condition())
+    wire.signal("poke", input=outside(wire, ["one"]))
+
+
+def test_a_result_is_shown_by_its_reference(wire: Wire) -> None:
+    wire.register()
+    end = outside(wire, "end")
+    wire.run_to({**complete_workflow(), "result": end})
+    view = wire.describe()
+    assert (view["output"], view["output_envelope"]) == (None, end)
