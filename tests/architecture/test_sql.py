@@ -96,6 +96,8 @@ def test_the_exceptions_exist() -> None:
         ("read_instance", "run_instance_idx"),
         ("read_list", "run_started_idx"),
         ("read_chunks", "history_idx"),
+        ("read_payload", "payload_idx"),
+        ("read_loose_payloads", "payload_loose_idx"),
     ],
 )
 def test_a_hot_query_rides_its_index(database: apsw.Connection, name: str, index: str) -> None:

@@ -123,7 +123,7 @@ def fill(place: Place) -> dict[str, dict[str, object]]:
         ):
             put(keep.run, store, a_worker(key[1]), a_receipt(), ReceiptKey(*key))
             record = RecordChange(None, Record(b"data", 7))
-            payload = PayloadPut(b"payload of " + key[1].encode(), is_loose=key[0] == "a")
+            payload = PayloadPut(b"payload of " + key[1].encode(), is_loose=key[1] < "z")
             changes = Changes(
                 records={RecordKey("kind", *key[:2]): record},
                 payloads={PayloadKey(key[0], key[1]): payload},

@@ -17,7 +17,7 @@ from perdure.core.run.state import (
 )
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
-from perdure.store.interface import PayloadFate, PayloadKey, PayloadPut, Receipt, RecordKey
+from perdure.store.interface import Receipt, RecordKey
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
@@ -140,12 +140,3 @@ def arguments_of(first_chunk: bytes) -> bytes:
         if event.event_type == "WorkflowStarted":
             return bytes(event.payload.input)
     return b"null"
-
-
-def payload_row(key: PayloadKey, fate: PayloadPut | PayloadFate) -> tuple[str, tuple[Any, ...]]:
-    """The statement for what happens to the bytes of a payload, and its values."""
-    if fate is PayloadFate.KEPT:
-        return "keep_payload", key
-    if isinstance(fate, PayloadFate):
-        return "delete_payload", key
-    return "put_payload", (*key, len(fate.data) if fate.is_loose else None, fate.data)

@@ -91,9 +91,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         no_worker_route(f"{NOTHING}/local-activities/prepare"),
         no_worker_route(f"{NOTHING}/local-activities/checkpoint-group"),
     ),
-    ("server.local_activities", "command.record_local_activity"): no_command(
-        "record_local_activity", activity_type="charge", execution_mode="local"
-    ),
     ("command.start_service_operation",): no_command(
         "start_service_operation", endpoint_name="e", service_name="s", operation_name="o"
     ),

@@ -30,6 +30,7 @@ from perdure.protocols.durable_workflow.commands import WireRetryPolicy, retry_p
 from perdure.protocols.durable_workflow.control import page_size, status_bucket
 from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
+from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance, ListCursor, RunFilter
 from perdure.web.message import Request, Response
@@ -82,7 +83,7 @@ class Activities:
             request_id=body.request_id or None,
             digest=hashlib.sha256(request.body).hexdigest(),
         )
-        started: ActivityStart = await self._engine.submit(operation)
+        started: ActivityStart = await self._engine.submit(naming(request, operation))
         run = await self._engine.store.read_run(started.run_id)
         assert run is not None
         answer = {

@@ -6,7 +6,14 @@ from typing import Any
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import Activity, Run
 from perdure.store import rows
-from perdure.store.interface import Changes, RecordChange, RecordKey
+from perdure.store.interface import (
+    Changes,
+    PayloadFate,
+    PayloadKey,
+    PayloadPut,
+    RecordChange,
+    RecordKey,
+)
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "hold_open": ("run_ids", "versions"),
@@ -77,7 +84,7 @@ def collect(changes: Changes) -> Batches:
     for record_key, change in changes.records.items():
         _collect_record(record_key, change, batches)
     for payload_key, fate in changes.payloads.items():
-        _add(batches, *rows.payload_row(payload_key, fate))
+        _collect_payload(payload_key, fate, batches)
     return batches
 
 
@@ -130,6 +137,16 @@ def _collect_record(key: RecordKey, change: RecordChange, batches: Batches) -> N
         _add(batches, "put_deadline", ("record", key.target, due_at))
     elif armed is not None:
         _add(batches, "delete_deadline", ("record", key.target))
+
+
+def _collect_payload(key: PayloadKey, fate: PayloadPut | PayloadFate, batches: Batches) -> None:
+    match fate:
+        case PayloadPut(data, is_loose):
+            _add(batches, "put_payload", (*key, len(data) if is_loose else None, data))
+        case PayloadFate.KEPT:
+            _add(batches, "keep_payload", key)
+        case PayloadFate.GONE:
+            _add(batches, "delete_payload", key)
 
 
 def _collect_run(run: Run, batches: Batches) -> None:

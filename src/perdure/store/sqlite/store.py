@@ -27,7 +27,9 @@ from perdure.store.interface import (
     LeasedTask,
     ListCursor,
     LoosePayloads,
+    PayloadFate,
     PayloadKey,
+    PayloadPut,
     QueueKey,
     ReadyTask,
     Receipt,
@@ -234,8 +236,7 @@ class SqliteStore:
         for record_key, change in changes.records.items():
             _collect_record(record_key, change, batches)
         for payload_key, fate in changes.payloads.items():
-            query, row = rows.payload_row(payload_key, fate)
-            batches[query].append(row)
+            _collect_payload(payload_key, fate, batches)
         for query, values in batches.items():
             self._writer.executemany(self._sql[query], values)
 
@@ -387,6 +388,20 @@ def _collect_record(
         batches["put_deadline"].append(("record", key.target, due_at))
     elif armed is not None:
         batches["delete_deadline"].append(("record", key.target))
+
+
+def _collect_payload(
+    key: PayloadKey,
+    fate: PayloadPut | PayloadFate,
+    batches: dict[str, list[tuple[Any, ...]]],
+) -> None:
+    match fate:
+        case PayloadPut(data, is_loose):
+            batches["put_payload"].append((*key, len(data) if is_loose else None, data))
+        case PayloadFate.KEPT:
+            batches["keep_payload"].append(key)
+        case PayloadFate.GONE:
+            batches["delete_payload"].append(key)
 
 
 def _reading(wanted: RecordRange) -> str:
