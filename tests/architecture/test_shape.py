@@ -11,6 +11,11 @@ COMFORTABLE = 500
 
 TASKS: dict[str, tuple[int, str]] = {
     "web/server.py": (1, "one per handler that needs it; kept in a set, awaited by the drain"),
+    "sdk/passes.py": (2, "a handler and the bodies of its steps; ended with their pass"),
+    "sdk/connect.py": (1, "the connection used as a context; awaited by its end"),
+    "sdk/endpoint.py": (1, "registering; cancelled by the stop"),
+    "sdk/serving.py": (1, "one per request; kept by its connection, cancelled with it"),
+    "sdk/running.py": (2, "the connection and the wait for a signal; in a TaskGroup"),
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
     "protocols/durable_workflow/worker.py": (1, "a read for a lean handler, which awaits it"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
@@ -69,6 +74,8 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
     allowed = {
         "clock.py": "is the clock",
         "web/server.py": "paces the sweep of silent connections",
+        "sdk/client.py": "paces the looks at a run that is waited for",
+        "sdk/endpoint.py": "paces registrations",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",
         "dispatch/polling.py": "leaves a sick disk alone for a moment",
         "store/postgres/line.py": "leaves a database that is away alone for a moment",
@@ -89,6 +96,8 @@ def test_no_type_is_ignored_without_a_code() -> None:
 def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
     allowed = {
         "web/exchange.py": "a request",
+        "sdk/passes.py": "the code of a workflow and of its steps",
+        "sdk/http.py": "closes the connection, and raises on",
         "engine/beat.py": "the beat",
         "engine/reply.py": "a listener, so that the beat can reply to the others",
         "store/postgres/line.py": "sorts errors, and raises on",

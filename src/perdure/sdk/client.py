@@ -1,0 +1,207 @@
+"""A small client of the engine's HTTP API: send events, start workflows, look at runs, wait."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from perdure.sdk.errors import ApiError, RunFailedError
+from perdure.sdk.http import Answer, HttpClient
+from perdure.sdk.settings import resolve
+from perdure.sdk.steps import ABSENT
+from perdure.sdk.wire import Json, StepError, encode, encoded
+
+FINISHED = frozenset({"succeeded", "failed", "cancelled"})
+LOOK_SECONDS = 0.02
+LOOK_SECONDS_MAX = 1.0
+
+
+class Triggered(msgspec.Struct, frozen=True, rename="camel"):
+    """What an event, or a call, did to one workflow."""
+
+    workflow: str = ""
+    app: str | None = None
+    run_id: str | None = None
+    skipped: bool = False
+    dropped: bool = False
+    debounced: bool = False
+    batched: bool = False
+    deduped: bool = False
+
+
+class Sent(msgspec.Struct, frozen=True, rename="camel"):
+    """What an event did."""
+
+    event_id: str | None = None
+    run_id: str | None = None
+    woke: int = 0
+    deduped: bool = False
+    triggered: list[Triggered] = []
+
+
+class Run(msgspec.Struct, frozen=True, rename="camel"):
+    """A run as the engine shows it."""
+
+    id: str
+    status: str
+    workflow_name: str = ""
+    app: str = ""
+    attempt: int = 1
+    input: Json = None
+    result: Json = None
+    error: StepError | None = None
+    event_name: str | None = None
+    executed_by: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.status in FINISHED
+
+
+class StepRow(msgspec.Struct, frozen=True, rename="camel"):
+    """A step as the engine shows it."""
+
+    name: str
+    index: int = 0
+    status: str = ""
+    attempt: int = 1
+    input: Json = None
+    output: Json = None
+    error: StepError | None = None
+
+
+class Client:
+    """Talks to one engine. Use it as a context, or `close()` it."""
+
+    def __init__(
+        self,
+        *,
+        engine_url: str | None = None,
+        api_key: str | None = None,
+        app: str | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        settings = resolve(engine_url=engine_url, api_key=api_key, app=app)
+        self._app = settings.app if app is not None else None
+        self._timeout_seconds = timeout_seconds
+        self._http = HttpClient(settings.engine_url, settings.headers())
+
+    async def send(
+        self,
+        name: str,
+        data: object = ABSENT,
+        *,
+        app: str | None = None,
+        runner: str | None = None,
+        dedupe_id: str | None = None,
+        session: str | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> Sent:
+        """Send an event. With a `dedupe_id` it is safe to send it again."""
+        told = {
+            "app": app or self._app,
+            "runner": runner,
+            "dedupeId": dedupe_id,
+            "session": session,
+            "tags": tags,
+        }
+        body: dict[str, object] = {"name": name}
+        body |= {key: value for key, value in told.items() if value is not None}
+        if data is not ABSENT:
+            body["data"] = encoded(data)
+        return _read(await self._ask("POST", "/events", body), Sent)
+
+    async def trigger(
+        self,
+        workflow: str,
+        data: object = ABSENT,
+        *,
+        app: str | None = None,
+        runner: str | None = None,
+        dedupe_id: str | None = None,
+    ) -> Triggered:
+        """Start this workflow and no other, without an event."""
+        body = {"runner": runner, "dedupeId": dedupe_id}
+        told: dict[str, object] = {key: value for key, value in body.items() if value is not None}
+        if data is not ABSENT:
+            told["input"] = encoded(data)
+        of = quote(app or self._app or "default", safe="")
+        target = f"/workflows/{of}/{quote(workflow, safe='')}/trigger"
+        return _read(await self._ask("POST", target, told), Triggered)
+
+    async def run(self, run_id: str) -> Run:
+        """One run."""
+        return _read(await self._ask("GET", f"/runs/{quote(run_id, safe='')}"), Run)
+
+    async def steps(self, run_id: str) -> list[StepRow]:
+        """The steps of a run, in the order in which they were first seen."""
+        answer = await self._ask("GET", f"/runs/{quote(run_id, safe='')}/steps")
+        return _read(answer, list[StepRow])
+
+    async def cancel(self, run_id: str) -> Run:
+        """Cancel a run that has not ended."""
+        return _read(await self._ask("POST", f"/runs/{quote(run_id, safe='')}/cancel"), Run)
+
+    async def wait(self, run_id: str, *, timeout_seconds: float = 60.0) -> Run:
+        """The run once it has ended; `TimeoutError` if that takes too long."""
+        async with asyncio.timeout(timeout_seconds):
+            pause = LOOK_SECONDS
+            while not (run := await self.run(run_id)).is_finished:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, LOOK_SECONDS_MAX)
+            return run
+
+    async def result(self, run_id: str, *, timeout_seconds: float = 60.0) -> Json:
+        """The result of a run once it has succeeded; otherwise `RunFailedError`."""
+        run = await self.wait(run_id, timeout_seconds=timeout_seconds)
+        if run.status != "succeeded":
+            raise RunFailedError(run_id, run.status, run.error.message if run.error else "")
+        return run.result
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _ask(self, method: str, target: str, body: object = None) -> Answer:
+        sent = None if body is None else encode(body)
+        answer = await self._http.request(method, target, sent, seconds=self._timeout_seconds)
+        if answer.status >= 300:
+            raise ApiError(answer.status, _complaint(answer))
+        return answer
+
+
+T = TypeVar("T")
+
+
+def _read(answer: Answer, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ApiError(answer.status, f"an answer that makes no sense: {error}") from error
+
+
+def _complaint(answer: Answer) -> str:
+    try:
+        told: object = msgspec.json.decode(answer.body)
+    except msgspec.MsgspecError:
+        told = None
+    if isinstance(told, dict) and isinstance(told.get("error"), str):
+        return str(told["error"])
+    return answer.body[:500].decode("utf-8", "replace")

@@ -1,0 +1,50 @@
+"""`ctx`: what a handler knows of its run, and what it can do."""
+
+from perdure.sdk.log import Lines, Log
+from perdure.sdk.steps import Board, Score, Step, Webhook
+from perdure.sdk.wire import AppEvent, Invoke, Json, StepError
+
+
+class Context:
+    """Given to a handler anew in every pass."""
+
+    __slots__ = (
+        "app",
+        "attempt",
+        "error",
+        "eval",
+        "event",
+        "events",
+        "fork",
+        "log",
+        "run_id",
+        "runner",
+        "score",
+        "step",
+        "traceparent",
+        "webhook",
+        "workflow",
+    )
+
+    def __init__(self, invoke: Invoke, board: Board, lines: Lines, workflow: str) -> None:
+        told = invoke.ctx
+        self.event: AppEvent = invoke.event
+        """The event that started the run."""
+        self.events: list[AppEvent] = invoke.events or [invoke.event]
+        """All events of a batch; otherwise the one."""
+        self.run_id: str = told.run_id
+        self.workflow: str = workflow
+        self.attempt: int = told.attempt
+        """1, and one more for every pass that follows a failed step."""
+        self.app: str = told.app
+        self.runner: str = told.runner or ""
+        """The runner that this run is pinned to; empty if to none."""
+        self.error: StepError | None = told.error
+        """In a failure handler: why the run failed."""
+        self.traceparent: str | None = told.traceparent
+        self.fork: Json = told.fork
+        self.eval: Json = told.eval
+        self.step = Step(board)
+        self.webhook = Webhook(board)
+        self.score = Score(board)
+        self.log = Log(lines)

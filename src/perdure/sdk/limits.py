@@ -1,0 +1,22 @@
+"""The bounds of the runner SDK. Those of the wire are the protocol's, the others are ours."""
+
+MESSAGE_BYTES_MAX = 1_048_576
+"""An invoke or a reply over this drops the socket, or fails the invoke over HTTP."""
+
+LOG_LINES_MAX = 1_000
+STACK_CHARACTERS_MAX = 16_384
+NAMES_KEPT = 16_384
+"""Step names whose hash is remembered."""
+
+PASSES_MAX = 1_000
+"""Passes that a connected runner works on at once; more wait in line."""
+PASSES_WAITING_MAX = 10_000
+"""Invokes beyond this are answered with 500, so that the engine tries elsewhere."""
+
+SIGNATURE_TOLERANCE_SECONDS = 300
+HEAD_BYTES_MAX = 32_768
+INVOKE_BYTES_MAX = 16 * 1_048_576
+"""An invoke over HTTP, where the engine has no limit of its own."""
+
+GRACE_SECONDS = 10.0
+"""How long passes may go on when a runner is told to stop."""

@@ -1,0 +1,382 @@
+"""One pass of a run: the handler from the top, to its end or until it waits for steps.
+
+The handler runs in a task of its own and the bodies of its steps in others. A pass is over when
+the handler has returned or raised, or when it waits for nothing but steps and no body runs still.
+The answer is given at that moment; what the code still does to clean up comes after it.
+"""
+
+import asyncio
+import inspect
+import traceback
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any
+
+import msgspec
+
+from perdure.sdk.clock import now_ms
+from perdure.sdk.context import Context
+from perdure.sdk.errors import (
+    NonRetriableError,
+    RetryAfterError,
+    StepFailedError,
+    StepNameError,
+)
+from perdure.sdk.limits import MESSAGE_BYTES_MAX, STACK_CHARACTERS_MAX
+from perdure.sdk.log import ROOT, Lines, scope
+from perdure.sdk.names import Names, hashed
+from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
+from perdure.sdk.wire import (
+    Invoke,
+    Json,
+    Memo,
+    Opcode,
+    Reply,
+    discovery,
+    encoded,
+    refusal,
+    result,
+    too_large,
+)
+from perdure.sdk.workflows import App, Handler
+
+TURNS_PER_LEVEL = 3
+"""Turns of the loop in which news climb one level of a composed wait; so long it must be stuck."""
+LOOK_AGAIN_SECONDS = 0.005
+LOOK_AGAIN_SECONDS_MAX = 1.0
+
+_NOTHING = msgspec.Raw(b"null")
+
+
+async def execute(app: App, invoke: Invoke, *, clock: Callable[[], int] = now_ms) -> Reply:
+    """Play one pass and return its answer."""
+    answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    playing = begin(app, invoke, answered.set_result, clock=clock)
+    try:
+        return await answered
+    except asyncio.CancelledError:
+        if playing is not None:
+            playing.abandon()
+        raise
+
+
+def begin(
+    app: App, invoke: Invoke, answer: Callable[[Reply], None], *, clock: Callable[[], int] = now_ms
+) -> "Pass | None":
+    """Begin a pass whose reply goes to `answer`; None if that was called already."""
+    name = invoke.ctx.workflow or invoke.event.name
+    workflow = app.find(name)
+    if workflow is None:
+        answer(refusal(400, f"unknown workflow: {name}"))
+        return None
+    handler: Handler | None = workflow.handler
+    if invoke.ctx.on_failure:
+        handler = workflow.failure_handler
+    if handler is None:
+        answer(result(_NOTHING, []))
+        return None
+    return Pass(invoke, name, handler, answer, clock)
+
+
+class Pass:
+    """A pass in progress."""
+
+    __slots__ = (
+        "__weakref__",
+        "_again",
+        "_answer",
+        "_awaited",
+        "_blocked",
+        "_bodies",
+        "_branches",
+        "_handler",
+        "_is_concluded",
+        "_is_looking",
+        "_is_over",
+        "_lines",
+        "_loop",
+        "_memos",
+        "_names",
+        "_opcodes",
+        "_patience",
+        "_task",
+    )
+
+    def __init__(
+        self,
+        invoke: Invoke,
+        workflow: str,
+        handler: Handler,
+        answer: Callable[[Reply], None],
+        clock: Callable[[], int],
+    ) -> None:
+        self._answer = answer
+        self._memos = invoke.steps
+        self._names = Names()
+        self._lines = Lines(clock)
+        self._opcodes: list[Opcode] = []
+        self._blocked: list[StepFuture] = []
+        self._bodies: set[asyncio.Task[None]] = set()
+        self._branches: set[asyncio.Task[Any]] = set()
+        self._awaited: object = None
+        self._handler: object = None
+        self._is_over = False
+        self._is_concluded = False
+        self._is_looking = False
+        self._again: asyncio.TimerHandle | None = None
+        self._patience = LOOK_AGAIN_SECONDS
+        self._loop = asyncio.get_running_loop()
+        context = Context(invoke, self, self._lines, workflow)
+        self._task = self._loop.create_task(self._play(handler, context))
+
+    def abandon(self) -> None:
+        """End it without an answer: nobody waits for it any more."""
+        if not self._is_over:
+            self._leave()
+            for body in self._bodies:
+                body.cancel()
+            self._task.cancel()
+
+    # The steps ------------------------------------------------------------------------------------
+
+    def perform(
+        self,
+        wanted: str,
+        body: Callable[[], object],
+        extra: Callable[[], Opcode],
+        read: Callable[[Json], object] | None,
+    ) -> "asyncio.Future[Json]":
+        name, id, memo = self._called(wanted)
+        if memo is not None and not memo.pending:
+            return self._remembered(name, memo, read)
+        if memo is None:
+            self._run_body(name, id, body, extra)
+        return self._unfinished()
+
+    def ask(
+        self,
+        wanted: str,
+        opcode: Callable[[], Opcode],
+        read: Callable[[Json], object] | None = None,
+    ) -> "asyncio.Future[Json]":
+        name, id, memo = self._called(wanted)
+        if memo is not None and not memo.pending:
+            return self._remembered(name, memo, read)
+        if memo is None:
+            try:
+                asked = opcode()
+            except ValueError as error:
+                raise NonRetriableError(f"step {name!r}: {error}") from error
+            self._opcodes.append({"op": asked.pop("op"), "id": id, "name": name, **asked})
+        return self._unfinished()
+
+    def _called(self, wanted: str) -> tuple[str, str, Memo | None]:
+        if self._is_over:
+            raise asyncio.CancelledError("the pass is over")
+        if (outer := scope.get()) != ROOT:
+            raise StepNameError(f"step {wanted!r} was called inside step {outer!r}")
+        name = self._names.give(wanted)
+        caller = asyncio.current_task(self._loop)
+        if caller is not self._task and caller is not None:
+            self._branches.add(caller)
+        id = hashed(name)
+        return name, id, self._memos.get(id)
+
+    def _remembered(
+        self, name: str, memo: Memo, read: Callable[[Json], object] | None
+    ) -> "asyncio.Future[Json]":
+        future: asyncio.Future[Json] = self._loop.create_future()
+        if memo.error is not None:
+            future.set_exception(StepFailedError(name, memo.error.message, memo.error.stack))
+            future._log_traceback = False  # nobody need look at it
+        elif read is None:
+            future.set_result(memo.data)
+        else:
+            try:
+                future.set_result(read(memo.data))
+            except msgspec.ValidationError as error:
+                raise NonRetriableError(f"step {name!r} has another result: {error}") from error
+        return future
+
+    def _unfinished(self) -> StepFuture:
+        future = StepFuture(loop=self._loop, on_awaited=self._look_soon)
+        self._blocked.append(future)
+        return future
+
+    # The bodies -----------------------------------------------------------------------------------
+
+    def _run_body(
+        self, name: str, id: str, body: Callable[[], object], extra: Callable[[], Opcode]
+    ) -> None:
+        opcode: Opcode = {"op": "StepRun", "id": id, "name": name}
+        try:
+            opcode |= extra()
+        except ValueError as error:
+            raise NonRetriableError(f"step {name!r}: {error}") from error
+        self._opcodes.append(opcode)
+        outside = scope.set(name)
+        try:
+            value = body()
+            if inspect.isawaitable(value):
+                running = self._loop.create_task(self._await_body(opcode, value))
+                self._bodies.add(running)
+            else:
+                opcode["data"] = encoded(value)
+        except Exception as error:
+            opcode |= _failure(error)
+        finally:
+            scope.reset(outside)
+
+    async def _await_body(self, opcode: Opcode, value: Awaitable[object]) -> None:
+        try:
+            opcode["data"] = encoded(await value)
+        except asyncio.CancelledError:
+            if self._is_over:
+                raise
+            opcode |= _failure(RuntimeError("the step was cancelled"))
+        except Exception as error:
+            opcode |= _failure(error)
+        finally:
+            running = asyncio.current_task(self._loop)
+            assert running is not None
+            self._bodies.discard(running)
+            if not self._bodies and not self._is_over:
+                self._look()
+
+    # The handler ----------------------------------------------------------------------------------
+
+    async def _play(self, handler: Handler, context: Context) -> None:
+        scope.set(ROOT)
+        try:
+            self._handler = coroutine = handler(context)
+            assert inspect.iscoroutine(coroutine), f"{handler!r} is not an async function"
+            value = await self._watched(coroutine)
+            ending = result(encoded(value), self._lines.shipped())
+        except asyncio.CancelledError:
+            if self._is_over:
+                return
+            ending = refusal(500, "the pass was cancelled", self._lines.shipped())
+        except Exception as error:
+            status = 400 if _is_final(error) else 500
+            ending = refusal(status, _message(error), self._lines.shipped())
+        self._conclude(ending)
+
+    @types.coroutine
+    def _watched(self, coroutine: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
+        """Run the handler, and see what it waits for each time it does."""
+        thrown: BaseException | None = None
+        while True:
+            try:
+                awaited = coroutine.send(None) if thrown is None else coroutine.throw(thrown)
+            except StopIteration as returned:
+                return returned.value
+            thrown = None
+            self._awaited = awaited
+            if not self._is_over:
+                if self._is_plainly_waiting():
+                    self._report()
+                    thrown = asyncio.CancelledError("the pass is over")
+                    continue
+                self._look_soon()
+            try:
+                yield awaited
+            except BaseException as error:
+                thrown = error
+
+    def _conclude(self, ending: Reply) -> None:
+        """The handler is done. What steps did in this pass is reported first, whatever it said."""
+        if self._is_over:
+            return
+        self._is_concluded = True
+        if not self._opcodes:
+            self._finish(ending)
+        elif not self._bodies:
+            self._report()
+
+    # The end --------------------------------------------------------------------------------------
+
+    def _is_plainly_waiting(self) -> bool:
+        """The ordinary case, seen without a second look: one branch, at one step."""
+        return type(self._awaited) is StepFuture and not self._bodies and not self._branches
+
+    def _look_soon(self) -> None:
+        if not (self._is_looking or self._bodies or self._is_over):
+            self._is_looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self, turns: int = 0) -> None:
+        """See whether the pass is over."""
+        self._is_looking = False
+        if self._is_over or self._bodies:
+            return  # the last body looks again
+        if self._is_concluded:
+            self._report()
+        elif self._is_plainly_waiting():
+            self._report()
+            self._task.cancel()
+        elif self._blocked:
+            self._look_closely(turns)
+
+    def _look_closely(self, turns: int) -> None:
+        levels = stuck_levels(self._awaited, self._handler)
+        for branch in self._branches:
+            if levels and not branch.done():
+                deep = stuck_task_levels(branch)
+                levels = max(levels, deep) if deep else FREE
+        if levels and turns >= levels * TURNS_PER_LEVEL:
+            self._report()
+            self._task.cancel()
+        elif levels:
+            self._is_looking = True
+            self._loop.call_soon(self._look, turns + 1)
+        elif self._again is None:
+            self._again = self._loop.call_later(self._patience, self._look_again)
+            self._patience = min(self._patience * 2, LOOK_AGAIN_SECONDS_MAX)
+
+    def _look_again(self) -> None:
+        # Most waits announce themselves. A branch that turns from work outside to a task that is
+        # stuck already does not, so a pass with stuck steps is looked at now and then.
+        self._again = None
+        self._look_soon()
+
+    def _report(self) -> None:
+        self._finish(discovery(self._opcodes, self._lines.shipped()))
+
+    def _finish(self, reply: Reply) -> None:
+        self._leave()
+        if len(reply.body) > MESSAGE_BYTES_MAX:
+            reply = refusal(500, f"the reply of this pass: {too_large(len(reply.body))}")
+        self._answer(reply)
+
+    def _leave(self) -> None:
+        self._is_over = True
+        if self._again is not None:
+            self._again.cancel()
+        for future in self._blocked:
+            future.cancel()
+
+
+def _failure(error: Exception) -> Opcode:
+    stack = "".join(traceback.format_exception(error))[-STACK_CHARACTERS_MAX:]
+    told: Opcode = {
+        "error": {"message": _message(error), "stack": stack.encode("utf-8", "replace").decode()}
+    }
+    if _is_final(error):
+        told["retriable"] = False
+    elif isinstance(error, RetryAfterError):
+        told["retryAfterMs"] = error.retry_after_ms
+    return told
+
+
+def _is_final(error: BaseException) -> bool:
+    """Whether trying again is no use: of a group, one such is enough."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_is_final(each) for each in error.exceptions)
+    return isinstance(error, NonRetriableError)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(_message(each) for each in error.exceptions)
+    text = str(error) or type(error).__name__
+    return text.encode("utf-8", "replace").decode()

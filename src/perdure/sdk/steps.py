@@ -1,0 +1,313 @@
+"""`ctx.step`, `ctx.webhook` and `ctx.score`: every durable operation of a workflow.
+
+A call takes its name at once, before anything is awaited, so that branches keep their names
+whatever order they run in. What it returns may be awaited, gathered or left for later.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from perdure.sdk.duration import Duration, Moment, milliseconds, moment_ms
+from perdure.sdk.policies import Retry
+from perdure.sdk.wire import Json, Opcode, encoded
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Future = asyncio.Future
+ABSENT = msgspec.UNSET
+"""Not given, where None would be a value."""
+
+
+class Approval(msgspec.Struct, frozen=True, rename="camel"):
+    """What somebody decided: the arguments may have been edited."""
+
+    status: Literal["approved", "denied"] = "denied"
+    args: Json = None
+    decided_by: str | None = None
+
+    @property
+    def is_approved(self) -> bool:
+        """Whether the answer was yes."""
+        return self.status == "approved"
+
+
+class Inference(msgspec.Struct, frozen=True):
+    """What a model said."""
+
+    text: str = ""
+    model: str = ""
+
+
+class Board(Protocol):
+    """What the calls need of their pass."""
+
+    def perform(
+        self,
+        wanted: str,
+        body: Callable[[], object],
+        extra: Callable[[], Opcode],
+        read: Callable[[Json], object] | None,
+    ) -> Future[Json]:
+        """A step with a body, which runs here if the engine does not know its result."""
+        ...
+
+    def ask(
+        self,
+        wanted: str,
+        opcode: Callable[[], Opcode],
+        read: Callable[[Json], object] | None = None,
+    ) -> Future[Json]:
+        """A step that the engine does."""
+        ...
+
+
+class Step:
+    """`ctx.step`."""
+
+    __slots__ = ("_board",)
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @overload
+    def run(
+        self,
+        id: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: type[R],
+        retry: Retry | None = None,
+        input: object = ABSENT,
+    ) -> Future[R]: ...
+    @overload
+    def run(
+        self,
+        id: str,
+        function: Callable[..., Awaitable[T]],
+        /,
+        *args: object,
+        retry: Retry | None = None,
+        input: object = ABSENT,
+    ) -> Future[T]: ...
+    @overload
+    def run(
+        self,
+        id: str,
+        function: Callable[..., T],
+        /,
+        *args: object,
+        retry: Retry | None = None,
+        input: object = ABSENT,
+    ) -> Future[T]: ...
+    def run(
+        self,
+        id: str,
+        function: Callable[..., object],
+        /,
+        *args: object,
+        returns: object = None,
+        retry: Retry | None = None,
+        input: object = ABSENT,
+    ) -> Future[Json]:
+        """Do something once: `function(*args)`, plain or async, whose result is remembered.
+
+        The result comes back as JSON carries it; with `returns`, a class, it is made into that.
+        `retry` replaces the workflow's policy, `input` is only shown to people. A plain function
+        runs in the event loop: what blocks belongs into `asyncio.to_thread`.
+        """
+
+        def extra() -> Opcode:
+            fields: Opcode = {} if retry is None else {"retry": retry.wire()}
+            return fields if input is ABSENT else fields | {"input": encoded(input)}
+
+        read = None if returns is None else lambda data: msgspec.convert(data, returns)
+        return self._board.perform(id, lambda: function(*args), extra, read)
+
+    def sleep(self, id: str, duration: Duration) -> Future[None]:
+        """Let time pass; the runner need not be there meanwhile."""
+        return self._board.ask(
+            id, lambda: {"op": "Sleep", "sleepMs": milliseconds(duration)}, _nothing
+        )
+
+    def sleep_until(self, id: str, moment: Moment) -> Future[None]:
+        """Go on at this moment, or at once if it is past."""
+        return self._board.ask(
+            id, lambda: {"op": "SleepUntil", "sleepUntilMs": moment_ms(moment)}, _nothing
+        )
+
+    def wait_for_event(
+        self, id: str, event: str, *, timeout: Duration, where: str | None = None
+    ) -> Future[Json]:
+        """The data of the next event of this name that fits the filter; None after the timeout."""
+        return self._board.ask(
+            id,
+            lambda: _compact(
+                op="WaitForEvent",
+                eventName=event,
+                timeoutMs=milliseconds(timeout),
+                eventIf=where,
+            ),
+        )
+
+    def run_workflow(
+        self,
+        id: str,
+        name: str,
+        data: object = ABSENT,
+        *,
+        app: str | None = None,
+        runner: str | None = None,
+    ) -> Future[Json]:
+        """The result of a run of another workflow; if that fails, a `StepFailedError`."""
+        return self._board.ask(
+            id,
+            lambda: (
+                _compact(op="RunWorkflow", childName=name, childApp=app, childRunner=runner)
+                | _carried("childData", data)
+            ),
+        )
+
+    def emit(
+        self,
+        id: str,
+        event: str,
+        data: object = ABSENT,
+        *,
+        app: str | None = None,
+        dedupe_id: str | None = None,
+    ) -> Future[None]:
+        """Send an event, once."""
+        return self._board.ask(
+            id,
+            lambda: (
+                _compact(op="Emit", eventName=event, targetApp=app, dedupeId=dedupe_id)
+                | _carried("data", data)
+            ),
+            _nothing,
+        )
+
+    def skip(self, id: str, reason: str | None = None) -> Future[None]:
+        """Show that a step was left out, and why."""
+        return self._board.ask(id, lambda: _compact(op="Skip", data=reason), _nothing)
+
+    def approval(
+        self,
+        id: str,
+        tool: str,
+        args: object = ABSENT,
+        *,
+        risk: Literal["low", "medium", "high"] | None = None,
+        summary: str | None = None,
+        policy: str | None = None,
+        context: str | None = None,
+        escalates_to: str | None = None,
+        timeout: Duration | None = None,
+    ) -> Future[Approval]:
+        """Wait for somebody to say yes or no to the use of a tool."""
+        if not tool.strip():
+            raise ValueError(f"approval {id!r} must name a tool")
+        return self._board.ask(
+            id,
+            lambda: (
+                _compact(
+                    op="Approval",
+                    tool=tool,
+                    risk=risk,
+                    summary=summary,
+                    policy=policy,
+                    context=context,
+                    escalatesTo=escalates_to,
+                    timeoutMs=None if timeout is None else milliseconds(timeout),
+                )
+                | _carried("data", args)
+            ),
+            lambda data: msgspec.convert(data if isinstance(data, dict) else {}, Approval),
+        )
+
+    def infer(
+        self,
+        id: str,
+        messages: Sequence[object],
+        *,
+        model: str | None = None,
+        tokens_max: int | None = None,
+    ) -> Future[Inference]:
+        """Let the engine ask a model."""
+        return self._board.ask(
+            id,
+            lambda: {
+                "op": "Infer",
+                "data": encoded(_compact(model=model, messages=messages, maxTokens=tokens_max)),
+            },
+            lambda data: msgspec.convert(data if isinstance(data, dict) else {}, Inference),
+        )
+
+
+class Webhook:
+    """`ctx.webhook`."""
+
+    __slots__ = ("_board",)
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def send(self, id: str, url: str, data: object = ABSENT) -> Future[None]:
+        """Have the engine deliver this to a URL, with its own retries."""
+        if not url.strip():
+            raise ValueError(f"webhook {id!r} needs a URL")
+        return self._board.ask(
+            id, lambda: {"op": "Webhook", "webhookUrl": url} | _carried("data", data), _nothing
+        )
+
+
+class Score:
+    """`ctx.score`."""
+
+    __slots__ = ("_board",)
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def __call__(
+        self,
+        name: str,
+        value: float | bool | str,
+        *,
+        comment: str | None = None,
+        run_id: str | None = None,
+        source: Literal["code", "llm-judge"] | None = None,
+    ) -> Future[None]:
+        """Judge this run, or another: a number, yes or no, or a word."""
+        if not name.strip():
+            raise ValueError("a score needs a name")
+        if isinstance(value, bool):
+            judged: Opcode = {"value": int(value), "dataType": "boolean"}
+        elif isinstance(value, str):
+            judged = {"stringValue": value, "dataType": "categorical"}
+        else:
+            judged = {"value": value, "dataType": "numeric"}
+        told = _compact(comment=comment, runId=run_id, source=source)
+        return self._board.ask(
+            f"score:{name}",
+            lambda: {"op": "Score", "data": encoded({"name": name} | judged | told)},
+            _nothing,
+        )
+
+
+def _compact(**fields: object) -> Opcode:
+    """What was given: an option that is left out is left out on the wire."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _carried(name: str, data: object) -> Opcode:
+    return {} if data is ABSENT else {name: encoded(data)}
+
+
+def _nothing(_: Json) -> None:
+    return None

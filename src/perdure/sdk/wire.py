@@ -1,0 +1,118 @@
+"""The messages of a pass: what the engine sends, and the bytes that answer it."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.sdk.errors import UnsendableError
+from perdure.sdk.limits import MESSAGE_BYTES_MAX
+
+Json = Any
+"""What JSON can carry, decoded: the code of a workflow knows what it expects there."""
+
+Opcode = dict[str, object]
+
+
+class StepError(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Why a step or a run failed."""
+
+    message: str = ""
+    stack: str | None = None
+
+
+class Memo(msgspec.Struct, frozen=True):
+    """What the engine remembers of a step: its result, its failure, or that it has begun."""
+
+    data: Json = None
+    error: StepError | None = None
+    pending: bool = False
+
+
+class AppEvent(msgspec.Struct, frozen=True):
+    """An event as the handler sees it."""
+
+    name: str = ""
+    data: Json = None
+
+
+class RunContext(msgspec.Struct, frozen=True, rename="camel"):
+    """What the engine tells of the run."""
+
+    run_id: str = ""
+    workflow: str | None = None
+    attempt: int = 1
+    app: str = ""
+    runner: str | None = ""
+    on_failure: bool | None = False
+    error: StepError | None = None
+    traceparent: str | None = None
+    fork: Json = None
+    eval: Json = None
+
+
+class Invoke(msgspec.Struct, frozen=True):
+    """One call of the engine: drive this run once more from the top."""
+
+    event: AppEvent
+    steps: dict[str, Memo]
+    ctx: RunContext
+    events: list[AppEvent] | None = None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """The answer of a pass: a status and a body in JSON."""
+
+    status: int
+    body: bytes
+
+
+_decode_invoke = msgspec.json.Decoder(Invoke).decode
+encode = msgspec.json.Encoder().encode
+
+
+def read_invoke(body: bytes | msgspec.Raw) -> Invoke:
+    """An invoke from its JSON; a misfit is a `ValueError` that says where."""
+    try:
+        return _decode_invoke(body)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"not an invoke: {error}") from error
+
+
+def refusal(status: int, message: str, logs: list[dict[str, object]] | None = None) -> Reply:
+    """A reply that reports an error of the request, the handler or the runner."""
+    body: dict[str, object] = {"error": message.encode("utf-8", "replace").decode()}
+    return _reply(status, body if logs is None else body | {"logs": logs})
+
+
+def result(data: msgspec.Raw, logs: list[dict[str, object]]) -> Reply:
+    """The reply of a handler that returned."""
+    return _reply(200, {"data": data, "logs": logs})
+
+
+def discovery(opcodes: list[Opcode], logs: list[dict[str, object]]) -> Reply:
+    """The reply of a handler that waits for steps."""
+    return _reply(206, {"opcodes": opcodes, "logs": logs})
+
+
+def _reply(status: int, body: dict[str, object]) -> Reply:
+    # Names of events and children come from the handler as they are. A pass must not die of one.
+    try:
+        return Reply(status, encode(body))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        return Reply(400, encode({"error": f"this reply cannot be sent: {error}"}))
+
+
+def too_large(size: int) -> str:
+    """What is said instead of something that no message can carry."""
+    return f"{size} bytes are over the limit of {MESSAGE_BYTES_MAX} for one message"
+
+
+def encoded(value: object) -> msgspec.Raw:
+    """A value as the JSON that will be sent."""
+    try:
+        data = encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise UnsendableError(f"JSON cannot carry {type(value).__name__}: {error}") from error
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise UnsendableError(too_large(len(data)))
+    return msgspec.Raw(data)
