@@ -145,6 +145,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         "asyncpg",
         "cel_expr_python",
         "cronsim",
+        "cryptography",
         "fastavro",
         "httptools",
         "msgspec",

@@ -1,0 +1,53 @@
+"""Where a page of a listing ended: opaque to everybody, and only good for the same order."""
+
+import base64
+import binascii
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from perdure.core import limits
+
+Sort = Literal["started", "workflow", "status", "app", "duration"]
+Direction = Literal["asc", "desc"]
+SORTS: tuple[Sort, ...] = ("started", "workflow", "status", "app", "duration")
+
+
+class Cursor(Struct, frozen=True, array_like=True):
+    """The last row of a page: what it was sorted by, and its id among those that were equal."""
+
+    sort: Sort
+    direction: Direction
+    value: int | str | None
+    """None is a run that has no duration yet."""
+    row_id: str
+
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[Cursor] = msgspec.json.Decoder(Cursor)
+
+
+def write_cursor(cursor: Cursor) -> str:
+    """The text for `X-Next-Cursor`."""
+    return base64.urlsafe_b64encode(_encoder.encode(cursor)).decode().rstrip("=")
+
+
+def read_cursor(text: str, *, sort: Sort, direction: Direction) -> Cursor:
+    """Where a listing goes on. Raises ValueError for a text that is none, or of another order."""
+    if len(text) > limits.CURSOR_LENGTH_MAX:
+        raise ValueError("cursor is not one of ours")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        cursor = _decoder.decode(raw)
+    except (binascii.Error, ValueError, msgspec.DecodeError):
+        raise ValueError("cursor is not one of ours") from None
+    if (cursor.sort, cursor.direction) != (sort, direction):
+        raise ValueError("cursor belongs to another sort")
+    if cursor.value is not None and isinstance(cursor.value, int) != _is_number(sort):
+        raise ValueError("cursor is not one of ours")
+    return cursor
+
+
+def _is_number(sort: Sort) -> bool:
+    return sort in ("started", "duration")

@@ -1,0 +1,159 @@
+"""Nothing is sent to the inside, however its address is dressed."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from perdure.dispatch.egress import Blocked, EgressGuard, Target, Unresolved, Vetted, read_target
+
+
+class Book:
+    """A resolver with a list of names; addresses are their own names."""
+
+    def __init__(self, **names: Sequence[str]) -> None:
+        self.names = names
+        self.asked: list[str] = []
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        if host == "nowhere":
+            raise OSError("no such name")
+        return self.names.get(host.replace(".", "_"), [host])
+
+
+def vet(guard: EgressGuard, url: str) -> Vetted:
+    return asyncio.run(guard.vet(url))
+
+
+PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "::ffff:93.184.216.34"]
+INSIDE = [
+    "127.0.0.1",
+    "127.8.8.8",
+    "0.0.0.0",
+    "10.1.2.3",
+    "172.16.0.1",
+    "192.168.1.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "192.0.0.1",
+    "192.0.2.1",
+    "198.18.0.1",
+    "203.0.113.5",
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "192.88.99.1",
+    "::",
+    "::1",
+    "fe80::1",
+    "fe80::1%eth0",
+    "fc00::1",
+    "fd12:3456::1",
+    "fec0::1",
+    "ff02::1",
+    "2001:db8::1",
+    "2001::1",
+    "100::1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "::127.0.0.1",
+    "64:ff9b::7f00:1",
+    "64:ff9b::a9fe:a9fe",
+    "64:ff9b:1::1",
+    "2002:7f00:1::",
+    "2002:c0a8:101::1",
+    "rubbish",
+]
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_public_addresses_are_fine(address: str) -> None:
+    vetted = vet(EgressGuard(Book(example_com=[address])), "https://example.com/a?b=c")
+    assert vetted == (Target("https", "example.com", 443, "/a?b=c"), (address,))
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_addresses_inside_are_blocked(address: str) -> None:
+    guard = EgressGuard(Book(example_com=[PUBLIC[0], address]))
+    with pytest.raises(Blocked, match="not a public address"):
+        vet(guard, "http://example.com")
+
+
+def test_a_name_is_looked_up_once() -> None:
+    book = Book(example_com=PUBLIC)
+    vetted = vet(EgressGuard(book), "http://example.com")
+    assert book.asked == ["example.com"]
+    assert vetted.addresses == tuple(PUBLIC)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("ftp://example.com", "only http and https"),
+        ("file:///etc/passwd", "only http and https"),
+        ("//example.com", "only http and https"),
+        ("example.com", "only http and https"),
+        ("", "only http and https"),
+        ("http://", "no host"),
+        ("http:///x", "no host"),
+        ("http://user:pw@example.com", "credentials"),
+        ("http://user@example.com", "credentials"),
+        ("http://@example.com", "credentials"),
+        ("http://example.com:0", "no host"),
+        ("http://example.com:99999", "makes no sense"),
+        ("http://example.com:x", "makes no sense"),
+        ("http://[::1", "makes no sense"),
+        ("http://[fe80::1%25eth0]/", "zone"),
+        ("http://exa mple.com", "blanks"),
+        ("http://example.com/\r\nX: y", "blanks"),
+        ("http://example.com\\@127.0.0.1/", "backslashes"),
+        ("http://" + "a" * 3_000, "more than"),
+        ("http://" + "ü" * 70 + ".com", "no name can have"),
+    ],
+)
+def test_urls_that_are_never_sent_to(url: str, why: str) -> None:
+    with pytest.raises(Blocked, match=why):
+        read_target(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "authority"),
+    [
+        ("http://Example.COM", Target("http", "example.com", 80, "/"), "example.com"),
+        ("HTTPS://a.b:8443/x#frag", Target("https", "a.b", 8443, "/x"), "a.b:8443"),
+        (
+            "http://a.b./é?q=ü x".replace(" ", "%20"),
+            Target("http", "a.b", 80, "/%C3%A9?q=%C3%BC%20x"),
+            "a.b",
+        ),
+        ("http://[2001:DB8::1]:81/", Target("http", "2001:db8::1", 81, "/"), "[2001:db8::1]:81"),
+        (
+            "http://bücher.example/",
+            Target("http", "xn--bcher-kva.example", 80, "/"),
+            "xn--bcher-kva.example",
+        ),
+    ],
+)
+def test_urls_are_taken_apart(url: str, target: Target, authority: str) -> None:
+    assert read_target(url) == target
+    assert target.authority == authority
+
+
+def test_the_operator_may_allow_names_and_networks() -> None:
+    book = Book(inside_corp=["10.1.2.3"])
+    with pytest.raises(Blocked):
+        vet(EgressGuard(book), "http://inside.corp")
+    with pytest.raises(Blocked):
+        vet(EgressGuard(book, ["10.2.0.0/16", "other.corp"]), "http://inside.corp")
+    for entry in ("10.1.0.0/16", "10.1.2.3", "Inside.corp"):
+        vetted = vet(EgressGuard(book, [entry]), "http://inside.corp")
+        assert vetted.addresses == ("10.1.2.3",)
+    assert (vet(EgressGuard(Book(), ["127.0.0.0/8"]), "http://[::ffff:127.0.0.1]:5/")).addresses
+
+
+def test_a_name_that_leads_nowhere() -> None:
+    with pytest.raises(Unresolved, match="cannot be resolved"):
+        vet(EgressGuard(Book()), "http://nowhere")
+    with pytest.raises(Unresolved, match="no address"):
+        vet(EgressGuard(Book(empty=[])), "http://empty")
