@@ -160,6 +160,14 @@ CASES = (
     Case("query-closed-run", "a cancelled run does not answer"),
     Case("query-many", "queries that are asked at once are all answered"),
     Case("query-authority", "a worker may insist on query authority", since="2.12.0"),
+    # 24 · redrive; older clients have no word for it, but their programs can be continued
+    Case("redrive", "a failed run goes on with everything that was done before its failure"),
+    Case("redrive-list", "a list of which a member failed is done anew"),
+    Case("redrive-child", "a child that failed is started anew"),
+    Case(
+        "redrive-again", "a repeated request finds the first, a run that fails again goes on again"
+    ),
+    Case("redrive-refused", "only the newest run is continued, and only if it failed"),
     # 23 · standalone activities
     Case("standalone-activity", "an activity runs by itself and is described and listed"),
     Case("standalone-retries", "its retries follow its policy, and its failure is the end"),

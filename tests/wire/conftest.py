@@ -21,6 +21,7 @@ ON_BOTH_STORES = {
     "test_external_payloads",
     "test_polls",
     "test_reading",
+    "test_redrive",
     "test_registration",
     "test_standalone_activities",
     "test_start",

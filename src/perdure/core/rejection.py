@@ -102,6 +102,12 @@ class RunNotActive(Rejection):
     reason = "run_not_active"
 
 
+class RunNotFailed(Rejection):
+    """Only a run that has failed can be continued."""
+
+    reason = "run_not_failed"
+
+
 class HistoricalRunCommandRejected(Rejection):
     reason = "historical_run_command_rejected"
 

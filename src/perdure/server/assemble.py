@@ -25,6 +25,7 @@ from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
 from perdure.protocols.durable_workflow.queries import QueryPlane
+from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -182,6 +183,7 @@ class Server:
                     queries,
                     updates,
                     Activities(self.engine, ids, control_surface),
+                    Redriving(self.engine, control_surface.of("redrive")),
                     discovery,
                     payloads,
                     worker_surface,

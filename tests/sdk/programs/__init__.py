@@ -8,12 +8,24 @@ from tests.sdk.programs import (
     parallel,
     plain,
     queries,
+    recovering,
     updates,
     waits,
 )
 from tests.sdk.release import since
 
-_CHAPTERS = [activities, plain, parallel, children, waits, updates, markers, journeys, queries]
+_CHAPTERS = [
+    activities,
+    plain,
+    parallel,
+    children,
+    waits,
+    updates,
+    markers,
+    journeys,
+    queries,
+    recovering,
+]
 
 if since("2.0.0"):
     from tests.sdk.programs import freight, selections

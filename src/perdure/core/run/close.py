@@ -59,6 +59,8 @@ def fail_run(
             "exception_class": command.exception_class,
             "message": command.message,
             "exception": raw(command.exception),
+            "failed_step_sequence": command.failed_step,
+            "failed_activity_execution_id": command.failed_execution_id,
         },
     )
     _close(run, moment, RunStatus.FAILED, "failed")
@@ -289,6 +291,9 @@ def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
                 run.hosted.attempt = operation.attempt
                 run.hosted.heartbeat_at = operation.heartbeat_at
     _forget_ready(run, 0)
+    if status is RunStatus.FAILED:
+        # Whoever continues the run shall see what this one was told.
+        run.unseen = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal)]
     run.unsaved.inbox.update(run.inbox)
     run.operations = {}
     run.inbox = {}

@@ -137,11 +137,15 @@ class CompleteRun(Struct, frozen=True, kw_only=True):
 
 
 class FailRun(Struct, frozen=True, kw_only=True):
+    """The code raised; `failed_step` is the activity whose failure it did not catch, if any."""
+
     message: str
     exception_type: str | None = None
     exception_class: str | None = None
     exception: bytes | None = None
     non_retryable: bool = False
+    failed_step: int | None = None
+    failed_execution_id: str | None = None
 
 
 class ContinueAsNew(Struct, frozen=True, kw_only=True):

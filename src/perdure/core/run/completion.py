@@ -157,6 +157,9 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
             rebase.metadata(path, sequence)
         if not isinstance(command, _WITHOUT_SEQUENCE):
             sequence += 1
+    ending = commands[-1] if endings else None
+    if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
+        raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
     if not is_blocked(run):
         # What a blocked worker sends again, perhaps only in part, will not be taken.
         _check_bounds(run, commands)

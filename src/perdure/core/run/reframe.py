@@ -33,6 +33,17 @@ def plain_envelope(plain: bytes, frame: Frame) -> bytes:
     return envelope_json(encode(plain_list(plain), frame))
 
 
+def reframed(envelope: bytes, frame: Frame) -> bytes:
+    """A payload in one frame, whatever its own. What cannot be read is handed on as it is."""
+    try:
+        blob = msgspec.json.decode(envelope, type=_Inline).blob
+        if frame_of(blob) is frame:
+            return envelope
+        return envelope_json(encode(decode(blob), frame))
+    except (msgspec.DecodeError, PayloadError):
+        return envelope
+
+
 def applied_value(arguments: bytes | None, frame: Frame) -> bytes:
     """What a signal wait returns: the one argument of its signal, all of them, or true for none.
 

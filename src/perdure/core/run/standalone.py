@@ -71,6 +71,7 @@ def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | 
         activity_type=request.activity_type,
         activity_class=request.activity_class,
         timeouts=request.timeouts,
+        retry=request.retry,
     )
     arm(run, operation_due(activity))
     return run

@@ -61,7 +61,7 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
         build_id=request.build_id,
         arguments=arguments,
     )
-    _set_deadlines(
+    set_deadlines(
         run,
         moment,
         execution=request.execution_timeout_seconds,
@@ -69,7 +69,7 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
     )
     run.unsaved.created = True
     record_accepted(run, moment)
-    _open(run, moment, delay=request.start_delay_seconds * SECOND)
+    open_run(run, moment, delay=request.start_delay_seconds * SECOND)
     return run
 
 
@@ -105,12 +105,12 @@ def start_child(
         parent=link,
         arguments=arguments,
     )
-    _set_deadlines(
+    set_deadlines(
         child, moment, execution=execution_timeout_seconds, run_timeout=run_timeout_seconds
     )
     child.unsaved.created = True
     record_started(child, moment, {})
-    _open(child, moment, delay=0)
+    open_run(child, moment, delay=0)
     return child
 
 
@@ -151,7 +151,7 @@ def start_successor(
         validators=list(run.validators),
         arguments=run.arguments if arguments is None else arguments,
     )
-    _set_deadlines(
+    set_deadlines(
         successor,
         moment,
         execution=run.execution_timeout_seconds,
@@ -167,13 +167,14 @@ def start_successor(
             "retry_of_child_workflow_run_id": run.run_id,
         }
     record_started(successor, moment, retry)
-    _open(successor, moment, delay=delay)
+    open_run(successor, moment, delay=delay)
     return successor
 
 
-def _set_deadlines(
+def set_deadlines(
     run: Run, moment: Moment, *, execution: int | None, run_timeout: int | None
 ) -> None:
+    """Start the clocks of a run."""
     run.execution_timeout_seconds = execution
     run.run_timeout_seconds = run_timeout
     if execution is not None:
@@ -184,7 +185,7 @@ def _set_deadlines(
     arm(run, run.run_deadline_at)
 
 
-def record_accepted(run: Run, moment: Moment) -> None:
+def record_accepted(run: Run, moment: Moment, members: dict[str, Any] | None = None) -> None:
     """The first facts of a run that somebody asked for from outside."""
     command_id = moment.ids.ulid()
     record(
@@ -199,7 +200,7 @@ def record_accepted(run: Run, moment: Moment) -> None:
             "outcome": "started_new",
         },
     )
-    record_started(run, moment, {"workflow_command_id": command_id})
+    record_started(run, moment, {"workflow_command_id": command_id, **(members or {})})
 
 
 def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
@@ -210,7 +211,6 @@ def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
         moment,
         "WorkflowStarted",
         {
-            **members,
             "workflow_type": run.workflow_type,
             "workflow_instance_id": run.workflow_id,
             "workflow_run_id": run.run_id,
@@ -230,11 +230,14 @@ def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
             "workflow_link_id": parent and parent.call_id,
             "child_call_id": parent and parent.call_id,
             "continued_from_run_id": run.continued_from_run_id,
+            "redriven_from_run_id": run.redriven_from_run_id,
+            **members,
         },
     )
 
 
-def _open(run: Run, moment: Moment, *, delay: int) -> None:
+def open_run(run: Run, moment: Moment, *, delay: int) -> None:
+    """Wake the code of a new run, now or later."""
     request_task(run, moment)
     if delay <= 0:
         return

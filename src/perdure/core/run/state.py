@@ -301,6 +301,7 @@ class Hosted(Struct):
     activity_type: str
     activity_class: str | None = None
     timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
+    retry: RetryPolicy | None = None
     attempt: int = 0
     heartbeat_at: int | None = None
 
@@ -429,6 +430,10 @@ class Run(Struct):
     validators: list[str] = field(default_factory=list)
     # The standalone activity that this run is there for.
     hosted: Hosted | None = None
+    # The failed run that this one goes on from.
+    redriven_from_run_id: str | None = None
+    # Signals that a failed run was sent and its code never saw.
+    unseen: list[Signal] = field(default_factory=list)
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -158,6 +158,8 @@ class WireFail(Wire, tag="fail_workflow", kw_only=True):
     exception_class: str | None = None
     exception: Payload = UNSET
     non_retryable: bool | None = None
+    failed_step_sequence: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    failed_activity_execution_id: OptionalName = None
 
 
 class WireContinue(Wire, tag="continue_as_new", kw_only=True):
@@ -271,6 +273,8 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 exception_class=wire.exception_class,
                 exception=None if exception == b"null" else exception,
                 non_retryable=bool(wire.non_retryable),
+                failed_step=wire.failed_step_sequence,
+                failed_execution_id=wire.failed_activity_execution_id,
             )
         case WireContinue():
             require_workflow_type(wire.workflow_type, f"{at}.workflow_type")

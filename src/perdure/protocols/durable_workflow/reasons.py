@@ -21,6 +21,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.StoragePressure: 503,
     r.DuplicateNotAllowed: 409,
     r.RunNotActive: 409,
+    r.RunNotFailed: 409,
     r.HistoricalRunCommandRejected: 409,
     r.RequestIdConflict: 409,
     r.UnknownSignal: 404,

@@ -7,6 +7,7 @@ from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.queries import QueryPlane
+from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -33,6 +34,7 @@ def routes(
     queries: QueryPlane,
     updates: Updates,
     standalone: Activities,
+    redriving: Redriving,
     discovery: Discovery,
     payloads: PayloadTransport,
     worker_surface: WorkerSurface,
@@ -54,6 +56,7 @@ def routes(
         Route("GET", f"{flow}/runs", OPERATOR, at["list_runs"], control.list_runs),
         Route("GET", run, OPERATOR, at["describe_run"], control.describe_run),
         Route("GET", f"{run}/history", OPERATOR, at["history"], control.history),
+        Route("POST", f"{run}/redrive", OPERATOR, redriving.surface, redriving.redrive),
     ]
     table += [
         Route(

@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from perdure.core import instant
 from perdure.core.run.cause import next_cause
 from perdure.core.run.state import Run
-from perdure.core.run.status import CLOSED, bucket
+from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.protocols.durable_workflow.payloads import shown
 from perdure.store.interface import Store
 
@@ -92,6 +92,7 @@ async def description(
         "history_bytes": run.history_bytes,
         "continued_from_run_id": run.continued_from_run_id,
         "continued_to_run_id": run.continued_to_run_id,
+        "redriven_from_run_id": run.redriven_from_run_id,
         "open_update_count": run.updates_open,
         **waiting(run),
         "actions": {
@@ -102,6 +103,7 @@ async def description(
             "can_terminate": is_open,
             "can_repair": False,
             "can_archive": False,
+            "can_redrive": is_current and run.status is RunStatus.FAILED,
         },
     }
     started = await store.read_history(run.run_id, 0, 2)

@@ -1,0 +1,435 @@
+"""Continuing a failed run in a new one, which takes over every step before the one that failed.
+
+The new run's history begins with copies of the old one's events, up to a boundary: the step that
+failed, or the first step before it that never ended. The code replays them and meets the boundary
+as if it had never been there. What is copied keeps its ids and times, so references stay true.
+"""
+
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from perdure.core import limits
+from perdure.core.payload import Frame, PayloadError, decode
+from perdure.core.rejection import RunNotFailed, StructuralLimitExceeded
+from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import reframed
+from perdure.core.run.settle import settle
+from perdure.core.run.standalone import ActivityRequest, start_standalone
+from perdure.core.run.start import open_run, record_accepted, set_deadlines
+from perdure.core.run.state import Message, Run, Signal, Update
+from perdure.core.run.status import RunStatus
+
+_OPENINGS = {
+    "ActivityScheduled",
+    "TimerScheduled",
+    "ChildWorkflowScheduled",
+    "ConditionWaitOpened",
+    "SignalWaitOpened",
+    "ServiceCallStarted",
+}
+_WAITS = {"ConditionWaitOpened", "SignalWaitOpened"}
+_SUCCESSES = {
+    "ActivityCompleted",
+    "TimerFired",
+    "ChildRunCompleted",
+    "ConditionWaitSatisfied",
+    "ConditionWaitTimedOut",
+    "SignalApplied",
+    "ServiceCallCompleted",
+}
+_FAILURES = {
+    "ActivityFailed",
+    "ActivityTimedOut",
+    "ActivityCancelled",
+    "TimerCancelled",
+    "ChildRunFailed",
+    "ChildRunCancelled",
+    "ChildRunTerminated",
+    "ServiceCallFailed",
+    "ServiceCallCancelled",
+}
+_BEGINNINGS = {"StartAccepted", "WorkflowStarted"}
+_CANCELLATIONS = {"CooperativeCancellationRequested", "CooperativeCancellationDelivered"}
+_ENDINGS = {"WorkflowFailed", "WorkflowTimedOut", "ParentClosePolicyApplied", *_CANCELLATIONS}
+"""What ends a run or its ordinary course. Nobody has asked the new run to stop."""
+_UPDATES = {"UpdateAccepted", "UpdateApplied", "UpdateCompleted", "UpdateRejected"}
+_CLOSING_STEPS = {"ActivityCancelled", "TimerCancelled", "ParentClosePolicyApplied"}
+"""What a run that passes its deadline notes just before its last event."""
+
+
+class _Level(Struct):
+    parallel_group_base_sequence: int
+
+
+class _Payload(Struct):
+    sequence: int | None = None
+    parallel_group_path: list[_Level] | None = None
+    timer_kind: str | None = None
+    selection_group_base_sequence: int | None = None
+    member_base_sequence: int | None = None
+    member_size: int = 1
+    activity_execution_id: str | None = None
+    failed_step_sequence: int | None = None
+    failed_activity_execution_id: str | None = None
+    timestamp: str | None = None
+    input: Raw = Raw(b"null")
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    merged: Raw = Raw(b"null")
+    workflow_command_id: str = ""
+    signal_id: str = ""
+    signal_name: str = ""
+    signal_wait_id: str | None = None
+    update_id: str = ""
+    update_name: str = ""
+    arguments: Raw = Raw(b"null")
+
+
+class _Event(Struct):
+    event_type: str
+    payload: _Payload
+
+
+class _Inline(Struct):
+    blob: str
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+class _Step(Struct):
+    """A step of the failed run. `base` is the first step that the code asked for with it."""
+
+    base: int
+    is_wait: bool
+    execution_id: str | None = None
+    ended: bool = False
+    failed: bool = False
+
+
+class Prefix(Struct, frozen=True, kw_only=True):
+    """What a new run takes over from a failed one."""
+
+    run_id: str
+    event_count: int
+    next_sequence: int
+    timestamp: str | None
+    arguments: bytes
+    events: list[bytes]
+    messages: list[Message]
+    unapplied: list[Signal]
+    memo: dict[str, Any] = field(default_factory=dict)
+    search_attributes: dict[str, Any] = field(default_factory=dict)
+
+
+def require_failed(run: Run) -> None:
+    """Only what has failed can be continued."""
+    if run.status is not RunStatus.FAILED:
+        raise RunNotFailed(
+            f"run {run.run_id} is {run.status}, it has not failed",
+            run_id=run.run_id,
+            run_status=run.status.value,
+            outcome="rejected_not_failed",
+            rejection_reason="run_not_failed",
+        )
+
+
+def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
+    """What a failed run leaves to the next one, read from its whole history."""
+    events = [_decoder.decode(encoded) for encoded in history]
+    boundary = _find_boundary(events)
+    cut = _find_cut(events, boundary)
+    late = {
+        event.payload.update_id for event in events[cut:] if event.event_type == "UpdateApplied"
+    }
+    copied: list[bytes] = []
+    messages: list[Message] = []
+    waiting: dict[str, Signal] = {}
+    timestamp, arguments, memo, attributes = None, b"null", {}, {}
+    for position, (event, encoded) in enumerate(zip(events, history, strict=True)):
+        told = event.payload
+        if event.event_type == "WorkflowStarted":
+            timestamp, arguments = told.timestamp, bytes(told.input)
+            memo, attributes = told.memo or {}, told.search_attributes or {}
+        if not _is_kept(event, boundary, position < cut, late):
+            if event.event_type == "SignalReceived":
+                messages.append(_signal(told))
+            elif event.event_type == "UpdateApplied":
+                messages.append(_update(told))
+            continue
+        match event.event_type:
+            case "MemoUpserted":
+                memo = _merged_memo(told)
+            case "SearchAttributesUpserted":
+                attributes = msgspec.json.decode(told.merged)
+            case "SignalReceived" if (told.signal_wait_id or "").startswith("signal-command:"):
+                waiting[told.signal_id] = _signal(told)
+            case "SignalApplied":
+                waiting.pop(told.signal_id, None)
+            case _:
+                pass
+        # Behind the two events with which every run begins.
+        copied.append(_renumbered(encoded, len(copied) + 3, event.event_type, run_id))
+    return Prefix(
+        run_id=run_id,
+        event_count=len(history),
+        next_sequence=boundary,
+        timestamp=timestamp,
+        arguments=arguments,
+        events=copied,
+        messages=messages,
+        unapplied=list(waiting.values()),
+        memo=memo,
+        search_attributes=attributes,
+    )
+
+
+def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
+    """The run that goes on where a failed one came to grief. Its time limits begin anew."""
+    require_failed(failed)
+    if failed.hosted is not None:
+        return _start_again(failed, moment, prefix)
+    if len(prefix.events) >= limits.HISTORY_EVENTS_MAX:
+        raise StructuralLimitExceeded(
+            f"run {failed.run_id} leaves {len(prefix.events)} events, too many to go on from",
+            limit_kind="history_event_count",
+            configured_limit=limits.HISTORY_EVENTS_MAX,
+        )
+    run = Run(
+        run_id=moment.ids.ulid(),
+        namespace=failed.namespace,
+        workflow_id=failed.workflow_id,
+        workflow_type=failed.workflow_type,
+        queue=failed.queue,
+        run_number=failed.run_number + 1,
+        started_at=moment.now,
+        business_key=failed.business_key,
+        frame=failed.frame,
+        plain_input=failed.plain_input,
+        memo=prefix.memo,
+        search_attributes=prefix.search_attributes,
+        priority=failed.priority,
+        fairness_key=failed.fairness_key,
+        fairness_weight=failed.fairness_weight,
+        build_id=failed.build_id,
+        next_sequence=prefix.next_sequence,
+        keeps_signals=failed.keeps_signals,
+        unapplied=list(prefix.unapplied),
+        validators=list(failed.validators),
+        redriven_from_run_id=failed.run_id,
+        arguments=prefix.arguments,
+    )
+    set_deadlines(
+        run,
+        moment,
+        execution=failed.execution_timeout_seconds,
+        run_timeout=failed.run_timeout_seconds,
+    )
+    run.unsaved.created = True
+    # The code's clock stands at its start, and decisions that hang on it must not change.
+    record_accepted(run, moment, {"timestamp": prefix.timestamp} if prefix.timestamp else {})
+    for event in prefix.events:
+        run.history_count += 1
+        run.events.append(event)
+        run.events_bytes += len(event)
+        run.history_bytes += len(event)
+        run.unsaved.events.append(event)
+    open_run(run, moment, delay=0)
+    for message in (*prefix.messages, *failed.unseen):
+        _leave(run, moment, message)
+    settle(run, moment)
+    return run
+
+
+def _start_again(failed: Run, moment: Moment, prefix: Prefix) -> Run:
+    """A standalone activity has no steps behind it: it is done anew."""
+    hosted = failed.hosted
+    assert hosted is not None
+    frame = Frame(failed.frame)
+    request = ActivityRequest(
+        namespace=failed.namespace,
+        activity_id=failed.workflow_id,
+        activity_type=hosted.activity_type,
+        activity_class=hosted.activity_class,
+        queue=failed.queue,
+        business_key=failed.business_key,
+        arguments=None if failed.plain_input is not None else reframed(prefix.arguments, frame),
+        plain=failed.plain_input,
+        frame=frame,
+        retry=hosted.retry,
+        timeouts=hosted.timeouts,
+    )
+    run = start_standalone(request, moment, before=failed)
+    run.redriven_from_run_id = failed.run_id
+    return run
+
+
+def _leave(run: Run, moment: Moment, message: Message) -> None:
+    """What the failed run was told too late to matter waits for the code of the next one."""
+    if isinstance(message, Update):
+        message = msgspec.structs.replace(message, accepted_at=moment.now)
+        run.updates_open += 1
+    message.received_at = message.received_at or moment.now
+    run.inbox[run.inbox_next] = message
+    run.unsaved.inbox.add(run.inbox_next)
+    run.inbox_next += 1
+
+
+# Reading a history --------------------------------------------------------------------------------
+
+
+def _find_boundary(events: list[_Event]) -> int:
+    """The first step that the code has to ask for again."""
+    steps = _read_steps(events)
+    for event in events:
+        if event.event_type == "CooperativeCancellationDelivered":
+            # What came behind this was cleaning up.
+            first = event.payload.sequence or 0
+            steps = {sequence: step for sequence, step in steps.items() if sequence < first}
+    last = max(steps, default=0)
+    told = events[-1].payload
+    named = None if told.failed_step_sequence is None else steps.get(told.failed_step_sequence)
+    execution_id = told.failed_activity_execution_id
+    if named is not None and named.failed and named.execution_id == execution_id:
+        return _before_unfinished(steps, named.base, last)
+    # Nobody said which step it was. If the last thing that the code asked for failed, it was that;
+    # otherwise the code itself failed, behind everything that it had asked for.
+    together = [step for step in steps.values() if last and step.base == steps[last].base]
+    failed = any(step.failed for step in together)
+    return _before_unfinished(steps, steps[last].base if failed else last + 1, last)
+
+
+def _before_unfinished(steps: dict[int, _Step], boundary: int, last: int) -> int:
+    open_bases = [
+        step.base
+        for sequence, step in steps.items()
+        # The code is past every wait but its last, also past those that ended without a word.
+        if sequence < boundary and not step.ended and (not step.is_wait or sequence == last)
+    ]
+    return min([boundary, *open_bases])
+
+
+def _read_steps(events: list[_Event]) -> dict[int, _Step]:
+    steps: dict[int, _Step] = {}
+    closing = _closing_position(events)
+    together: int | None = None
+    for position, event in enumerate(events):
+        told, sequence = event.payload, event.payload.sequence
+        if event.event_type == "SelectionOperationCancelled":
+            assert told.member_base_sequence is not None
+            for offset in range(told.member_size):
+                if told.member_base_sequence + offset in steps:
+                    steps[told.member_base_sequence + offset].ended = True
+        if sequence is None or event.event_type in _UPDATES or event.event_type in _ENDINGS:
+            continue
+        if event.event_type in _OPENINGS:
+            if sequence in steps:
+                # The timer of a wait stands at the sequence of its wait.
+                continue
+            path = told.parallel_group_path
+            if path:
+                base, together = path[0].parallel_group_base_sequence, None
+            else:
+                # What comes in one completion without a word about groups is awaited as a list.
+                base = together = sequence if together is None else together
+            is_wait = event.event_type in _WAITS and not path
+            steps[sequence] = _Step(base, is_wait, told.activity_execution_id)
+            continue
+        if event.event_type in _SUCCESSES or event.event_type in _FAILURES:
+            step = steps.get(sequence)
+            together = None
+            timeout_of_wait = told.timer_kind is not None and event.event_type == "TimerCancelled"
+            if step is None or position >= closing or timeout_of_wait:
+                continue
+            step.ended = True
+            step.failed = event.event_type in _FAILURES
+        elif sequence not in steps:
+            # Markers are there at once.
+            steps[sequence] = _Step(sequence, is_wait=False, ended=True)
+            together = None
+    return steps
+
+
+def _closing_position(events: list[_Event]) -> int:
+    """Where the steps begin that were let go because the run passed its deadline."""
+    position = len(events) - 1
+    if events[position].event_type != "WorkflowTimedOut":
+        return position
+    while events[position - 1].event_type in _CLOSING_STEPS:
+        position -= 1
+    return position
+
+
+def _find_cut(events: list[_Event], boundary: int) -> int:
+    """The position of the first event that belongs to a step behind the boundary."""
+    for position, event in enumerate(events):
+        if event.event_type in _BEGINNINGS or event.event_type in _UPDATES:
+            continue
+        if event.event_type in _ENDINGS or _step_of(event) >= boundary:
+            return position
+    return len(events)
+
+
+def _step_of(event: _Event) -> int:
+    """The step that an event belongs to; 0 for what belongs to none."""
+    told = event.payload
+    for sequence in (
+        told.selection_group_base_sequence,
+        told.member_base_sequence,
+        told.sequence,
+    ):
+        if sequence is not None:
+            return sequence
+    return 0
+
+
+def _is_kept(event: _Event, boundary: int, is_early: bool, late: set[str]) -> bool:
+    if event.event_type in _BEGINNINGS or event.event_type in _ENDINGS:
+        return False
+    if event.event_type in _UPDATES:
+        return is_early and event.payload.update_id not in late
+    step = _step_of(event)
+    return step < boundary if step else is_early
+
+
+def _renumbered(encoded: bytes, sequence: int, event_type: str, run_id: str) -> bytes:
+    """The event at another place in a history; all else stays as it was."""
+    head, _, rest = encoded.partition(b',"sequence":')
+    _, _, rest = rest.partition(b",")
+    if event_type == "ActivityCompleted" and b'"reused_from_run_id":' not in rest:
+        rest = rest[:-2] + f',"reused_from_run_id":"{run_id}"}}}}'.encode()
+    return b'%b,"sequence":%d,%b' % (head, sequence, rest)
+
+
+def _merged_memo(told: _Payload) -> dict[str, Any]:
+    try:
+        memo = decode(msgspec.json.decode(told.merged, type=_Inline).blob)
+    except (msgspec.DecodeError, PayloadError):
+        return {}
+    return memo if isinstance(memo, dict) else {}
+
+
+def _signal(told: _Payload) -> Signal:
+    return Signal(
+        signal_id=told.signal_id,
+        command_id=told.workflow_command_id,
+        name=told.signal_name,
+        arguments=_arguments(told),
+        received_at=0,
+    )
+
+
+def _update(told: _Payload) -> Update:
+    return Update(
+        update_id=told.update_id,
+        name=told.update_name,
+        arguments=_arguments(told),
+        received_at=0,
+    )
+
+
+def _arguments(told: _Payload) -> bytes | None:
+    encoded = bytes(told.arguments)
+    return None if encoded == b"null" else encoded
