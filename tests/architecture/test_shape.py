@@ -19,6 +19,7 @@ TASKS: dict[str, tuple[int, str]] = {
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
     "protocols/durable_workflow/worker.py": (1, "a read for a lean handler, which awaits it"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
+    "dispatch/sessions.py": (1, "a look at tasks of sessions; kept in a set until it is done"),
     "dispatch/queries.py": (
         1,
         "an errand to another node; kept until done, cancelled by the drain",
@@ -78,6 +79,7 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
         "sdk/endpoint.py": "paces registrations",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",
         "dispatch/polling.py": "leaves a sick disk alone for a moment",
+        "dispatch/sessions.py": "leaves a sick disk alone for a moment",
         "store/postgres/line.py": "leaves a database that is away alone for a moment",
     }
     for module in MODULES:
@@ -106,6 +108,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "store/sqlite/store.py": "rolls back, and raises on",
         "dispatch/deadlines.py": "the deadline loop",
         "dispatch/polling.py": "a look at ready tasks, which nobody awaits",
+        "dispatch/sessions.py": "a look at tasks of sessions, which nobody awaits",
     }
     for module in MODULES:
         for node in ast.walk(module.tree):

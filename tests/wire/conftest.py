@@ -23,6 +23,7 @@ ON_BOTH_STORES = {
     "test_reading",
     "test_redrive",
     "test_registration",
+    "test_sessions",
     "test_standalone_activities",
     "test_start",
     "test_task_history",

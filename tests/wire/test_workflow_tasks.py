@@ -374,7 +374,7 @@ def test_commands_that_cannot_be_applied_as_a_whole_are_refused_as_a_whole(
             schedule_activity(retry_policy={"backoff_seconds": [1, -1]}),
             "retry_policy.backoff_seconds.1",
         ),
-        (schedule_activity(worker_session={"session_id": "s"}), "worker_session"),
+        (schedule_activity(worker_session={"session_id": " "}), "worker_session.session_id"),
         (schedule_activity(queue="x" * 256), "queue"),
         ({"type": "start_timer"}, "delay_seconds"),
         (start_timer(-1), "delay_seconds"),

@@ -364,3 +364,60 @@ class QueryTaskTimedOut(Rejection):
 
 class QueryTaskAttemptMismatch(Rejection):
     reason = "query_task_attempt_mismatch"
+
+
+# Worker sessions.
+class WorkerSessionsUnavailable(Rejection):
+    """The worker's protocol is older than sessions are."""
+
+    reason = "worker_sessions_unavailable"
+
+
+class SessionNotFound(Rejection):
+    reason = "session_not_found"
+
+
+class WorkerSessionNotFound(Rejection):
+    """An operator asks for a session that does not exist."""
+
+    reason = "worker_session_not_found"
+
+
+class SessionNotActive(Rejection):
+    reason = "session_not_active"
+
+
+class SessionOwnerMismatch(Rejection):
+    reason = "session_owner_mismatch"
+
+
+class SessionQueueMismatch(Rejection):
+    reason = "session_queue_mismatch"
+
+
+class SessionMissing(Rejection):
+    reason = "session_missing"
+
+
+class SessionRequirementsNotMet(Rejection):
+    reason = "session_requirements_not_met"
+
+
+class SessionOwnedByAnotherWorker(Rejection):
+    reason = "session_owned_by_another_worker"
+
+
+class SessionActivityLimitExceeded(Rejection):
+    reason = "session_activity_limit_exceeded"
+
+
+class WorkerSessionLimitExceeded(Rejection):
+    reason = "worker_session_limit_exceeded"
+
+
+class SessionClosed(Rejection):
+    reason = "session_closed"
+
+
+class SessionReacquireDisallowed(Rejection):
+    reason = "session_reacquire_disallowed"

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.state import (
     WORKFLOW_TASK,
@@ -80,6 +81,7 @@ class ActivityDelivery(Struct, frozen=True, kw_only=True):
     retry: RetryPolicy | None
     timeouts: ActivityTimeouts
     deadlines: dict[str, int]
+    session: SessionTerms | None = None
 
 
 Delivery = WorkflowDelivery | ValidationDelivery | ActivityDelivery
@@ -164,6 +166,7 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
         retry=activity.retry,
         timeouts=activity.timeouts,
         deadlines=deadlines,
+        session=activity.session,
     )
 
 

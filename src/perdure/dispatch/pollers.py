@@ -6,6 +6,7 @@ the engine look. Correctness never depends on it: rows and conditions decide in 
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
@@ -28,6 +29,7 @@ class ParkedPoller:
         "on_abandoned",
         "page_size",
         "poll_id",
+        "takes_sessions",
         "was_looked_for",
         "worker",
     )
@@ -42,6 +44,7 @@ class ParkedPoller:
         poll_id: str | None,
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
         is_hasty: bool = False,
+        takes_sessions: bool = False,
     ) -> None:
         self.key = key
         self.worker = worker
@@ -51,6 +54,8 @@ class ParkedPoller:
         self.on_abandoned = on_abandoned
         # Whether it waits only until somebody has looked at what is ready now.
         self.is_hasty = is_hasty
+        # Whether it may be given activities of worker sessions.
+        self.takes_sessions = takes_sessions
         self.was_looked_for = False
         self.answer = Reply()
 
@@ -67,6 +72,13 @@ class ParkedPoller:
             self.answer.set_result(delivery)
 
 
+class Sessions(Protocol):
+    """Keeps ready activities of worker sessions."""
+
+    def offered(self, key: QueueKey, name: str) -> None: ...
+    def parked(self, poller: ParkedPoller) -> bool: ...
+
+
 class PollerYard:
     """Every parked poller of this process, by queue, the longest waiting first."""
 
@@ -77,7 +89,12 @@ class PollerYard:
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
         self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
+        self._sessions: Sessions | None = None
         self._is_closed = False
+
+    def connect_sessions(self, sessions: "Sessions") -> None:
+        """Say who brings polls together with tasks that not everybody may have."""
+        self._sessions = sessions
 
     def connect(self, claim: Callable[[QueueKey], None]) -> None:
         """Say how to make the engine look for ready tasks of a queue."""
@@ -103,10 +120,29 @@ class PollerYard:
         parked[id(poller)] = poller
         self._count += 1
         ready = self._ready.get(poller.key)
-        if ready is not None and not poller.names.isdisjoint(ready):
+        is_looked_for = ready is not None and not poller.names.isdisjoint(ready)
+        if is_looked_for:
             self._look(poller.key)
-        elif poller.is_hasty:
+        if self._sessions is not None and poller.takes_sessions:
+            is_looked_for |= self._sessions.parked(poller)
+        if poller.is_hasty and not is_looked_for:
             poller.answer.cancel()
+
+    def parked_at(self, key: QueueKey) -> list[ParkedPoller]:
+        return list(self._parked.get(key, {}).values())
+
+    def take(self, poller: ParkedPoller) -> bool:
+        """Reserve one certain poller; false if it has left."""
+        is_there = self.is_parked(poller)
+        self.leave(poller)
+        return is_there
+
+    def hurry(self, key: QueueKey) -> None:
+        """Let polls go that waited only for a look, unless another one is under way."""
+        if key not in self._claiming:
+            for poller in self.parked_at(key):
+                if poller.is_hasty:
+                    poller.answer.cancel()
 
     def awaiting(self) -> list[ParkedPoller]:
         """Parked polls that may have been given a lease by another node, and never learned it."""
@@ -172,6 +208,10 @@ class PollerYard:
             self._count += 1
 
     def offered(self, key: QueueKey, name: str) -> None:
+        if key.kind == "session":
+            if self._sessions is not None:
+                self._sessions.offered(key, name)
+            return
         self._ready.setdefault(key, set()).add(name)
         if any(name in poller.names for poller in self._parked.get(key, {}).values()):
             self._look(key)

@@ -60,6 +60,8 @@ class Poll(Struct, frozen=True, kw_only=True):
     """Whether a workflow poll takes tasks in which the code goes on."""
     validations: bool = False
     """Whether it takes validations of updates."""
+    sessions: bool = False
+    """Whether an activity poll takes activities of worker sessions."""
 
 
 class PollAnswer(Struct, frozen=True):
@@ -118,6 +120,7 @@ class Polling:
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
             is_hasty=poll.timeout == 0,
+            takes_sessions=poll.sessions,
         )
         if poller.is_hasty and self._engine.store.is_shared:
             self._yard.suspect(poller.key, poller.names)

@@ -3,6 +3,7 @@
 import msgspec
 from msgspec import Struct
 
+from perdure.core.fleet.session import Session
 from perdure.core.payload import Frame, PayloadError, encode
 from perdure.core.rejection import InvalidRequest, TaskNotFound
 from perdure.core.run.activity import (
@@ -20,7 +21,9 @@ from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.state import Activity, Run, TaskState, activity_task_id, workflow_task_id
 from perdure.engine.operation import Operation
+from perdure.engine.sessions import find_session, renew_session, session_key
 from perdure.engine.world import World
+from perdure.store.interface import RecordKey
 
 
 class AttemptRef(Struct, frozen=True, kw_only=True):
@@ -49,6 +52,15 @@ class AttemptOperation(Operation):
         if run is None or run.namespace != self._ref.namespace:
             raise TaskNotFound("the activity task does not exist")
         return run
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        """The session that the attempt belongs to, for those who look closer."""
+        run = world.runs.get(self._ref.run_id)
+        activity = None if run is None else run.operations.get(self._ref.sequence)
+        if run is None or not isinstance(activity, Activity):
+            return ()
+        key = session_key(run, activity)
+        return () if key is None else (key,)
 
     def require_activity(self, run: Run) -> Activity:
         ref = self._ref
@@ -127,6 +139,7 @@ class AttemptView(Struct, frozen=True, kw_only=True):
     lease_expires_at: int | None = None
     heartbeat_at: int | None = None
     deadlines: dict[str, int] = {}
+    session: Session | None = None
     run_closed_reason: str | None = None
     run_closed_at: int | None = None
 
@@ -136,6 +149,7 @@ class HeartbeatActivity(AttemptOperation):
 
     __slots__ = ("_progress", "_timeout")
     name = "heartbeat_activity"
+    looks_closer = True
 
     def __init__(self, ref: AttemptRef, *, timeout: int, progress: bytes | None) -> None:
         super().__init__(ref)
@@ -147,11 +161,12 @@ class HeartbeatActivity(AttemptOperation):
         stand = _standing(run, self._ref)
         if stand.activity is None:
             return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
+        session = renew_session(world, run, stand.activity, self._ref.owner)
         heartbeat_activity(
             run, world.moment, stand.activity, timeout=self._timeout, progress=self._progress
         )
         world.changed(run)
-        return _view(run, stand.activity, recorded=True)
+        return _view(run, stand.activity, recorded=True, session=session)
 
 
 class RenewActivity(AttemptOperation):
@@ -159,6 +174,7 @@ class RenewActivity(AttemptOperation):
 
     __slots__ = ("_timeout",)
     name = "renew_activity"
+    looks_closer = True
 
     def __init__(self, ref: AttemptRef, *, timeout: int) -> None:
         super().__init__(ref)
@@ -167,6 +183,7 @@ class RenewActivity(AttemptOperation):
     def decide(self, world: World) -> AttemptView:
         run = self.require_run(world)
         activity = self.require_activity(run)
+        renew_session(world, run, activity, self._ref.owner)
         renew_activity(run, world.moment, activity, timeout=self._timeout)
         world.changed(run)
         return _view(run, activity)
@@ -177,13 +194,14 @@ class AskActivity(AttemptOperation):
 
     __slots__ = ()
     name = "ask_activity"
+    looks_closer = True
 
     def decide(self, world: World) -> AttemptView:
         run = self.require_run(world)
         stand = _standing(run, self._ref)
         if stand.activity is None:
             return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
-        return _view(run, stand.activity)
+        return _view(run, stand.activity, session=find_session(world, run, stand.activity))
 
 
 class ReleaseActivity(AttemptOperation):
@@ -210,7 +228,9 @@ def _standing(run: Run, ref: AttemptRef) -> Standing:
     return standing(run, sequence=ref.sequence, attempt_id=ref.attempt_id, owner=ref.owner)
 
 
-def _view(run: Run, activity: Activity, *, recorded: bool = False) -> AttemptView:
+def _view(
+    run: Run, activity: Activity, *, recorded: bool = False, session: Session | None = None
+) -> AttemptView:
     lease = activity.lease
     assert lease is not None
     return AttemptView(
@@ -224,6 +244,7 @@ def _view(run: Run, activity: Activity, *, recorded: bool = False) -> AttemptVie
         lease_expires_at=lease.expires_at,
         heartbeat_at=activity.heartbeat_at,
         deadlines={k: at for k, at in activity_deadlines(activity) if k != "lease"},
+        session=session,
     )
 
 

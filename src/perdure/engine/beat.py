@@ -7,7 +7,7 @@ pollers · 5 commit once · 6 answer, hand over, wake. Nothing is answered befor
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 from perdure.clock import Clock
@@ -389,8 +389,6 @@ class Engine:
         workers: dict[WorkerKey, None] = {}
         records: dict[RecordKey, None] = {}
         for operation in operations:
-            if self._shared is not None:
-                workers.update(dict.fromkeys(operation.workers()))
             for run_id in operation.run_ids():
                 wanted[run_id] = None
             if operation.looks_around:
@@ -407,6 +405,8 @@ class Engine:
             for record_key in operation.records():
                 if record_key not in world.records:
                     records[record_key] = None
+            if self._shared is not None:
+                workers.update(dict.fromkeys(operation.workers()))
         if instances:
             for instance, run_id in (await self.store.find_current(instances)).items():
                 world.current.setdefault(instance, run_id)
@@ -414,9 +414,7 @@ class Engine:
         if receipts:
             world.receipts.update(await self.store.find_receipts(receipts))
         if records:
-            found = await self.store.find_records(records)
-            for record_key in records:
-                world.records[record_key] = found.get(record_key)
+            await self._load_records(world, records)
         if self._shared is not None and workers:
             world.learn_workers(workers, await self._shared.find_workers(workers))
         missing = []
@@ -442,6 +440,23 @@ class Engine:
             if held:
                 old = sum(world.runs.get(run_id) is not run for run_id, run in held.items())
                 self._staleness += (old / len(held) - self._staleness) * 0.05
+        await self._look_closer(world, operations)
+
+    async def _look_closer(self, world: World, operations: Sequence[Operation]) -> None:
+        wanted = {
+            key: None
+            for operation in operations
+            if operation.looks_closer
+            for key in operation.closer_records(world)
+            if key not in world.records
+        }
+        if wanted:
+            await self._load_records(world, wanted)
+
+    async def _load_records(self, world: World, keys: Collection[RecordKey]) -> None:
+        found = await self.store.find_records(keys)
+        for key in keys:
+            world.records[key] = found.get(key)
 
     async def _load_runs(
         self, world: World, run_ids: Sequence[str], held: dict[str, Run]

@@ -1,12 +1,11 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
 from perdure.core.fleet.contract import declared_validators
-from perdure.core.fleet.routing import routing_name
 from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
 from perdure.core.run.standalone import fit_arguments
 from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskKind, TaskState
-from perdure.core.run.task import lease_task, task_name
+from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
 from perdure.store.interface import QueueKey
@@ -90,8 +89,8 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):
-            key = QueueKey(run.namespace, activity.queue, "activity")
-            found.append((place, key, routing_name(activity.activity_type, run.build_id)))
+            kind, name = activity_place(run, activity)
+            found.append((place, QueueKey(run.namespace, activity.queue, kind), name))
     return found
 
 

@@ -20,6 +20,9 @@ class Operation:
     looks_around: ClassVar[bool] = False
     """Whether `prepare` has anything to do; most operations name what they need."""
 
+    looks_closer: ClassVar[bool] = False
+    """Whether `closer_records` names more once the runs are there."""
+
     takes_rows: ClassVar[bool] = False
     """Whether `prepare` takes rows that no other node shall decide on meanwhile."""
 
@@ -41,6 +44,10 @@ class Operation:
 
     def records(self) -> tuple[RecordKey, ...]:
         """Records that must be known. Asked after `prepare`, which may find out about them."""
+        return ()
+
+    def closer_records(self, world: "World") -> tuple[RecordKey, ...]:
+        """Records that only the loaded runs tell of."""
         return ()
 
     async def prepare(self, store: Store, world: "World") -> tuple[str, ...]:

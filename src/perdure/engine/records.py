@@ -42,6 +42,9 @@ class RecordKind(Generic[T]):
     def key(self, namespace: str, key: str) -> RecordKey:
         return RecordKey(self.name, namespace, key)
 
+    def decode(self, record: Record) -> T:
+        return self._decoder.decode(record.data)
+
     # In the beat ---------------------------------------------------------------------------------
 
     def find(self, world: World, namespace: str, key: str) -> T | None:

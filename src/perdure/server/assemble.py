@@ -13,12 +13,14 @@ from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_book import QueryRules
+from perdure.dispatch.sessions import SessionDesk
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
+from perdure.engine.sessions import SESSION
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
@@ -27,6 +29,7 @@ from perdure.protocols.durable_workflow.manifests import cluster_info, server_ca
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
+from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -94,6 +97,8 @@ class Server:
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.polling = Polling(self.engine, self.yard, granting)
+        self.sessions = SessionDesk(self.engine, self.yard, granting)
+        self.deadlines.on_record(SESSION.name, self.sessions.on_due)
         post = None if self.neighbours is None else self.neighbours.post
         self.desk = QueryDesk(
             clock,
@@ -154,6 +159,7 @@ class Server:
             worker_surface,
             wait_timeout=settings.update_wait_timeout,
         )
+        sessions = SessionPlane(self.engine, self.sessions, clock, worker_surface, control_surface)
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -184,6 +190,7 @@ class Server:
                     updates,
                     Activities(self.engine, ids, control_surface),
                     Redriving(self.engine, control_surface.of("redrive")),
+                    sessions,
                     discovery,
                     payloads,
                     worker_surface,
@@ -229,6 +236,7 @@ class Server:
     def _changed(self, run: Run) -> None:
         self.watchers.changed(run.run_id)
         self.update_waiters.changed(run)
+        self.sessions.changed(run.run_id)
 
 
 def query_rules(settings: Settings) -> QueryRules:

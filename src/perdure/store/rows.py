@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.fleet.routing import routing_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import (
     STATE_FIELDS,
@@ -16,7 +15,7 @@ from perdure.core.run.state import (
     Run,
 )
 from perdure.core.run.status import RunStatus
-from perdure.core.run.task import task_name
+from perdure.core.run.task import activity_place, task_name
 from perdure.store.interface import Receipt, RecordKey
 
 _encoder = msgspec.msgpack.Encoder()
@@ -102,8 +101,8 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
     else:
         activity = run.operations[place]
         assert isinstance(activity, Activity)
-        name = routing_name(activity.activity_type, run.build_id)
-        what = (activity.queue, "activity", name, run.priority, activity.available_at)
+        kind, name = activity_place(run, activity)
+        what = (activity.queue, kind, name, run.priority, activity.available_at)
     return (run.run_id, place, run.namespace, *what)
 
 

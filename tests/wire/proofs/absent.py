@@ -71,10 +71,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         "server.external_task_result",
         "server.invocable_carrier",
     ): no_route("POST", "/external-tasks", {}),
-    ("cluster.worker_sessions", "server.worker_sessions", "server.worker_session_verbs"): each(
-        no_route("GET", "/worker-sessions"),
-        no_worker_route("/sessions", {"worker_id": "w1", "session_id": "s"}),
-    ),
     ("server.cooperative_cancellation",): each(
         no_route("POST", "/workflows/o/request-cancellation", {}),
         no_worker_route(f"{NOTHING}/deliver-cancellation"),

@@ -13,6 +13,23 @@ def validation_name(workflow_type: str, update_name: str) -> str:
     return f"{workflow_type}\x1f{update_name}"
 
 
+_OF_SESSION = "\x1e"
+
+
+def session_name(name: str, session_id: str) -> str:
+    """What an activity of a worker session is looked for under."""
+    return f"{name}{_OF_SESSION}{session_id}"
+
+
+def session_of_name(name: str) -> str:
+    return name.partition(_OF_SESSION)[2]
+
+
+def plain_of_name(name: str) -> str:
+    """The name under which the activity would be looked for without its session."""
+    return name.partition(_OF_SESSION)[0]
+
+
 @lru_cache(maxsize=64)
 def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
     """What a worker can take: free tasks of its types, and those of its own build."""

@@ -199,6 +199,8 @@ def _activity(activity: Activity) -> Cause:
             f"activity {activity.activity_type} is ready since {at}; no worker of queue "
             f"{activity.queue} has taken it"
         )
+        if activity.session is not None:
+            text += f"; it belongs to session {activity.session.session_id}"
         until = None
     return Cause(
         kind="activity",

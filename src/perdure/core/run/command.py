@@ -4,6 +4,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.state import ActivityTimeouts, Metadata, RetryPolicy
 
 
@@ -20,6 +21,7 @@ class ScheduleActivity(Authored, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     timeouts: ActivityTimeouts = ActivityTimeouts()
     cancellation_policy: str | None = None
+    session: SessionTerms | None = None
 
 
 class StartTimer(Authored, frozen=True, kw_only=True):

@@ -356,6 +356,7 @@ def open_activity(
         retry=command.retry,
         timeouts=command.timeouts,
         cancellation_policy=command.cancellation_policy,
+        session=command.session,
     )
     run.operations[sequence] = activity
     run.unsaved.operations.add(sequence)
@@ -371,11 +372,18 @@ def open_activity(
                 "activity_type": activity.activity_type,
                 "cancellation_policy": activity.cancellation_policy,
                 "activity": {"queue": activity.queue, "arguments": Raw(activity.arguments)},
+                **_session_member(activity),
             },
             activity,
         ),
     )
     return activity
+
+
+def _session_member(activity: Activity) -> dict[str, Any]:
+    if activity.session is None:
+        return {}
+    return {"worker_session": {"session_id": activity.session.session_id}}
 
 
 def _open_timer(

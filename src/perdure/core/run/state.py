@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
+from perdure.core.fleet.session import SessionTerms
 from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.status import CLOSED, RunStatus
 
@@ -128,6 +129,7 @@ class Activity(Step, kw_only=True, tag="activity"):
     heartbeat_noted_at: int | None = None
     cancellation_policy: str | None = None
     last_failure: str | None = None
+    session: SessionTerms | None = None
 
     @property
     def identity(self) -> str:

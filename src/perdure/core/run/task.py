@@ -1,6 +1,6 @@
 """The workflow task of a run: at most one is pending or leased at any time."""
 
-from perdure.core.fleet.routing import routing_name, validation_name
+from perdure.core.fleet.routing import routing_name, session_name, validation_name
 from perdure.core.limits import SECOND, WORKFLOW_TASK_BACKOFF_MAX
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
@@ -17,6 +17,7 @@ from perdure.core.run.deadline import arm
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
     WORKFLOW_TASK,
+    Activity,
     Lease,
     Run,
     TaskKind,
@@ -67,6 +68,14 @@ def task_name(run: Run) -> str:
     if task is not None and task.kind is TaskKind.VALIDATION:
         name = validation_name(name, str(task.resume["update_name"]))
     return routing_name(name, run.build_id)
+
+
+def activity_place(run: Run, activity: Activity) -> tuple[str, str]:
+    """The kind of queue in which an activity waits, and what it is looked for under there."""
+    name = routing_name(activity.activity_type, run.build_id)
+    if activity.session is None:
+        return "activity", name
+    return "session", session_name(name, activity.session.session_id)
 
 
 def lease_task(

@@ -28,8 +28,10 @@ from perdure.protocols.durable_workflow.payloads import (
     require_payload,
     require_storable,
 )
+from perdure.protocols.durable_workflow.session_terms import TermsBody, terms_of
 
 Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
+
 Payload = Raw | UnsetType
 
 
@@ -75,7 +77,7 @@ class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
     cancellation_policy: str | None = None
-    worker_session: Payload = UNSET
+    worker_session: TermsBody | None = None
 
 
 class WireStartTimer(Grouped, tag="start_timer", kw_only=True):
@@ -288,8 +290,9 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
 
 
 def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivity:
-    if wire.worker_session is not UNSET and bytes(wire.worker_session) != b"null":
-        raise InvalidRequest(f"{at}.worker_session", "worker sessions are not available")
+    session = None
+    if wire.worker_session is not None:
+        session = terms_of(wire.worker_session, f"{at}.worker_session.")
     timeouts = ActivityTimeouts(
         schedule_to_start=wire.schedule_to_start_timeout,
         start_to_close=wire.start_to_close_timeout,
@@ -304,10 +307,11 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
     return c.ScheduleActivity(
         activity_type=wire.activity_type,
         arguments=arguments or _NO_ARGUMENTS,
-        queue=wire.queue or wire.task_queue,
+        queue=wire.queue or wire.task_queue or (session.queue if session else None),
         retry=retry_policy(wire.retry_policy),
         timeouts=timeouts,
         cancellation_policy=wire.cancellation_policy,
+        session=session,
         path=_path(wire),
     )
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from perdure.core import limits
+from perdure.core.fleet.session import LEASE_SECONDS, TTL_SECONDS
 
 CONTROL_PLANE_VERSION = "2"
 WORKER_PROTOCOL_MINOR = 20
@@ -218,6 +219,18 @@ LOCAL_ACTIVITIES: dict[str, Any] = {
 """Work that a workflow worker does itself, under the lease of its task."""
 
 
+WORKER_SESSIONS: dict[str, Any] = {
+    "supported": True,
+    "minimum_protocol_version": "1.8",
+    "command_field": "worker_session",
+    "renewed_by": ["session_heartbeat", "activity_heartbeat", "activity_lease_renewal"],
+    "statuses": ["active", "closed", "expired", "failed", "orphaned"],
+    "default_lease_seconds": LEASE_SECONDS,
+    "default_ttl_seconds": TTL_SECONDS,
+}
+"""Activities that one worker shall do, one owner at a time."""
+
+
 def server_capabilities(
     *, poll_timeout: int, compression: bool, external_payloads: bool
 ) -> dict[str, Any]:
@@ -241,6 +254,8 @@ def server_capabilities(
         "non_retryable_failures": True,
         "workflow_memo_updates": {"supported": True},
         "local_activities": LOCAL_ACTIVITIES,
+        "worker_session_verbs": ["create", "heartbeat", "close"],
+        "worker_sessions": WORKER_SESSIONS,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "runtime_external_payload_transport": external_payloads,
@@ -285,6 +300,7 @@ def cluster_info(
             "search_attributes": True,
             "continue_as_new": True,
             "child_workflows": True,
+            "worker_sessions": True,
             "activity_timeouts": True,
             "activity_retry_policy": True,
             "child_workflow_retry_policy": True,

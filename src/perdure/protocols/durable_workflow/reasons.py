@@ -77,6 +77,19 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.QueryTaskNotLeased: 409,
     r.QueryTaskTimedOut: 409,
     r.QueryTaskAttemptMismatch: 409,
+    r.WorkerSessionsUnavailable: 409,
+    r.SessionNotFound: 404,
+    r.WorkerSessionNotFound: 404,
+    r.SessionNotActive: 409,
+    r.SessionOwnerMismatch: 409,
+    r.SessionQueueMismatch: 409,
+    r.SessionMissing: 409,
+    r.SessionRequirementsNotMet: 409,
+    r.SessionOwnedByAnotherWorker: 409,
+    r.SessionActivityLimitExceeded: 409,
+    r.WorkerSessionLimitExceeded: 409,
+    r.SessionClosed: 409,
+    r.SessionReacquireDisallowed: 409,
 }
 
 DOOR_REASONS: dict[str, int] = {

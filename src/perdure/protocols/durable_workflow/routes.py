@@ -8,6 +8,7 @@ from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -35,6 +36,7 @@ def routes(
     updates: Updates,
     standalone: Activities,
     redriving: Redriving,
+    sessions: SessionPlane,
     discovery: Discovery,
     payloads: PayloadTransport,
     worker_surface: WorkerSurface,
@@ -83,6 +85,11 @@ def routes(
         Route("GET", "/api/activities", OPERATOR, jobs, standalone.list_activities),
         Route("GET", "/api/activities/{activity_id}", OPERATOR, jobs, standalone.describe),
     ]
+    watched = sessions.control_surface
+    table += [
+        Route("GET", "/api/worker-sessions", OPERATOR, watched, sessions.list_sessions),
+        Route("GET", "/api/worker-sessions/{session_id}", OPERATOR, watched, sessions.show),
+    ]
     registration = "/api/worker/registrations/{worker_id}"
     table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
     for method, path, handler in (
@@ -106,6 +113,9 @@ def routes(
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
     for method, path, handler in (
+        ("POST", "/api/worker/sessions", sessions.create),
+        ("POST", "/api/worker/sessions/{session_id}/heartbeat", sessions.heartbeat),
+        ("DELETE", "/api/worker/sessions/{session_id}", sessions.close),
         ("POST", "/api/worker/query-tasks/poll", queries.poll),
         ("GET", f"{query}/status", queries.show),
         ("POST", f"{query}/complete", queries.complete),

@@ -205,6 +205,12 @@ def _is_supported(asked: bytes | None) -> bool:
     return int(minor) <= WORKER_PROTOCOL_MINOR
 
 
+def protocol_minor(request: Request) -> int:
+    """The minor version of the worker protocol that an admitted request speaks."""
+    asked = request.headers.get(WORKER_HEADER) or b""
+    return int(asked.strip().partition(b".")[2])
+
+
 class DiscoverySurface:
     """Health, readiness and cluster info: no version, no namespace needed."""
 

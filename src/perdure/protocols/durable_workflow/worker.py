@@ -22,6 +22,7 @@ from perdure.core.rejection import (
     TaskNotFound,
 )
 from perdure.core.run.activity import Reported
+from perdure.core.run.command import ScheduleActivity
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.state import TaskRef, parse_task_id
 from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
@@ -66,6 +67,12 @@ from perdure.protocols.durable_workflow.payloads import (
 )
 from perdure.protocols.durable_workflow.references import MARK, naming
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
+from perdure.protocols.durable_workflow.session_terms import terms_view
+from perdure.protocols.durable_workflow.sessions import (
+    knows_sessions,
+    require_sessions,
+    standing_view,
+)
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.updates import validation_task
 from perdure.web.message import Request, Response
@@ -266,6 +273,7 @@ class WorkerPlane:
             page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
             progress="workflow" in tasks,
             validations="update_validation" in tasks,
+            sessions=kind == "activity" and knows_sessions(request),
         )
         return await self._polling.poll(poll, request.watch)
 
@@ -348,6 +356,8 @@ class WorkerPlane:
             store = self._engine.store
             await _apart(inline_memos(store, request.namespace, body.commands))
         commands = translate_commands(body.commands)
+        if any(isinstance(each, ScheduleActivity) and each.session for each in commands):
+            require_sessions(request)
         done: TaskCompleted = await self._engine.submit(
             naming(
                 request,
@@ -442,7 +452,7 @@ class WorkerPlane:
         answer = {
             **_attempt_answer(request, ref, view),
             "deadlines": deadlines or None,
-            "worker_session": None,
+            "worker_session": standing_view(view.session),
         }
         return self._surface.answer(200, answer)
 
@@ -572,6 +582,8 @@ def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]
             policy[f"{name}_timeout"] = seconds
     if retry is not None or len(policy) > 4:
         task["retry_policy"] = policy
+    if delivery.session is not None:
+        task["worker_session"] = terms_view(delivery.session)
     if delivery.deadlines:
         task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
     return task

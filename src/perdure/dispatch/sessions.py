@@ -1,0 +1,169 @@
+"""Activities of worker sessions that wait: not everybody who knows their type may have them.
+
+They stand in queues of their own kind. A look is made when such a task is offered, when a worker
+who knows its type parks a poll, when its session changes, and when a run that is in its way does.
+A task that nobody may have now is not looked at again before one of these.
+"""
+
+import asyncio
+import logging
+
+from perdure.core.fleet.routing import plain_of_name, session_of_name
+from perdure.core.limits import SESSION_NAMES_MAX
+from perdure.dispatch.pollers import ParkedPoller, PollerYard
+from perdure.engine.beat import Engine
+from perdure.engine.granting import Granting
+from perdure.engine.matching import Poller
+from perdure.engine.sessions import Blocked, ClaimSessionTasks, PassSession, SessionsClaimed
+from perdure.store.interface import QueueKey, RecordKey
+
+log = logging.getLogger(__name__)
+
+_SICK_SECONDS = 1.0
+
+
+class SessionDesk:
+    """Knows which tasks of sessions are ready, and brings them together with parked polls."""
+
+    def __init__(self, engine: Engine, yard: PollerYard, granting: Granting) -> None:
+        self._engine = engine
+        self._yard = yard
+        self._granting = granting
+        # Names of ready tasks by queue; whether it is worth looking at them now.
+        self._ready: dict[QueueKey, dict[str, bool]] = {}
+        self._count = 0
+        # Runs whose change may free a task of a session, and that session's namespace and id.
+        self._behind: dict[str, set[tuple[QueueKey, str]]] = {}
+        self._looking: set[QueueKey] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        yard.connect_sessions(self)
+
+    # What happens --------------------------------------------------------------------------------
+
+    def offered(self, key: QueueKey, name: str) -> None:
+        """A ready task is on disk."""
+        names = self._ready.setdefault(key, {})
+        if name not in names:
+            if self._count >= SESSION_NAMES_MAX:
+                # Found again when everything is offered anew.
+                return
+            self._count += 1
+        names[name] = True
+        self._look(key)
+
+    def parked(self, poller: ParkedPoller) -> bool:
+        """A worker waits for activities; whether something is looked at because of it."""
+        key = _session_queue(poller.key)
+        names = self._ready.get(key)
+        if names is None or not poller.takes_sessions:
+            return False
+        fitting = [name for name in names if plain_of_name(name) in poller.names]
+        for name in fitting:
+            names[name] = True
+        if fitting:
+            self._look(key)
+        return bool(fitting)
+
+    def session_changed(self, namespace: str, session_id: str) -> None:
+        """A session was taken, left or lost."""
+        for key, names in list(self._ready.items()):
+            if key.namespace == namespace:
+                for name in names:
+                    if session_of_name(name) == session_id:
+                        names[name] = True
+                        self._look(key)
+
+    def changed(self, run_id: str) -> None:
+        """A run has changed; it may have been in somebody's way."""
+        for key, name in self._behind.pop(run_id, ()):
+            if name in self._ready.get(key, {}):
+                self._ready[key][name] = True
+                self._look(key)
+
+    def on_due(self, key: RecordKey) -> PassSession:
+        """What happens when the time of a session has come."""
+        look = asyncio.get_running_loop().call_soon
+        look(self.session_changed, key.namespace, key.key)
+        return PassSession(key.namespace, key.key)
+
+    # For the engine ------------------------------------------------------------------------------
+
+    def candidates(self, key: QueueKey) -> list[Poller]:
+        return [
+            poller for poller in self._yard.parked_at(_activity_queue(key)) if poller.takes_sessions
+        ]
+
+    def can_take(self, poller: Poller, name: str) -> bool:
+        assert isinstance(poller, ParkedPoller)
+        return plain_of_name(name) in poller.names
+
+    def take(self, poller: Poller) -> bool:
+        assert isinstance(poller, ParkedPoller)
+        return self._yard.take(poller)
+
+    # Looking -------------------------------------------------------------------------------------
+
+    def _look(self, key: QueueKey) -> None:
+        if key in self._looking or not self._wanted(key):
+            return
+        self._looking.add(key)
+        task = asyncio.get_running_loop().create_task(self._claim(key), name=f"claim {key.queue}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _wanted(self, key: QueueKey) -> list[str]:
+        crew = self.candidates(key)
+        return [
+            name
+            for name, is_open in self._ready.get(key, {}).items()
+            if is_open and any(self.can_take(poller, name) for poller in crew)
+        ]
+
+    async def _claim(self, key: QueueKey) -> None:
+        names = self._wanted(key)
+        for name in names:
+            # What is offered while we look is looked at again.
+            self._ready[key][name] = False
+        try:
+            claimed: SessionsClaimed = await self._engine.submit(
+                ClaimSessionTasks(key, names, self, self._granting)
+            )
+        except Exception as error:
+            log.warning("sessions of queue %s wait: %s", key.queue, error)
+            await asyncio.sleep(_SICK_SECONDS)
+            for name in names:
+                self._ready.setdefault(key, {})[name] = True
+        else:
+            self._learn(key, names, claimed)
+        self._looking.discard(key)
+        self._yard.hurry(_activity_queue(key))
+        self._look(key)
+
+    def _learn(self, key: QueueKey, names: list[str], claimed: SessionsClaimed) -> None:
+        blocked = {each.name: each for each in claimed.blocked}
+        ready = self._ready.get(key, {})
+        for name in names:
+            if name in blocked:
+                self._wait_behind(blocked[name], key)
+            elif not claimed.is_all:
+                ready[name] = True
+            elif ready.get(name) is False:
+                del ready[name]
+                self._count -= 1
+        if not ready:
+            self._ready.pop(key, None)
+
+    def _wait_behind(self, blocked: Blocked, key: QueueKey) -> None:
+        if len(self._behind) >= SESSION_NAMES_MAX:
+            # Whoever is forgotten here is found when everything is offered anew.
+            self._behind.clear()
+        for run_id in blocked.behind:
+            self._behind.setdefault(run_id, set()).add((key, blocked.name))
+
+
+def _session_queue(key: QueueKey) -> QueueKey:
+    return QueueKey(key.namespace, key.queue, "session")
+
+
+def _activity_queue(key: QueueKey) -> QueueKey:
+    return QueueKey(key.namespace, key.queue, "activity")
