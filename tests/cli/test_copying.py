@@ -47,6 +47,10 @@ class Crew:
         }
         self.ask("POST", "/worker/register", worker, 201)
 
+    def hold_session(self) -> None:
+        session = {"worker_id": "w1", "session_id": "s"}
+        self.ask("POST", "/worker/sessions", session, 201)
+
     def start(self, workflow_id: str) -> None:
         body = {"workflow_id": workflow_id, "workflow_type": "Order", "task_queue": "q"}
         self.ask("POST", "/workflows", {**body, "input": avro([workflow_id])}, 201)
@@ -158,6 +162,7 @@ class Hand:
 def set_out(crew: Crew) -> Hand:
     """Runs in every state."""
     crew.register()
+    crew.hold_session()
     crew.run_to("closed", complete_workflow())
     crew.run_to("working", schedule_activity())
     attempt = crew.take("activity")

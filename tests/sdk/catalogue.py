@@ -149,6 +149,11 @@ CASES = (
     Case("payload-spoken", "signals, updates and queries may be large", since="2.0.0"),
     Case("payload-cold", "a worker with no memory finds large payloads again", since="2.0.0"),
     Case("payload-refused", "a payload that is not there is refused", since="2.0.0"),
+    # 21c · worker sessions
+    Case("session", "the activities of a session go to one worker", since="2.12.0"),
+    Case("session-requirements", "only a capable worker gets a session", since="2.12.0"),
+    Case("session-at-once", "a session runs several activities at once", since="2.12.0"),
+    Case("session-verbs", "a worker makes, keeps and closes a session", since="2.12.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),

@@ -1,6 +1,7 @@
 """A worker process for stories about crashes: prints a line at every milestone, until SIGTERM.
 
 <sdk python> -m tests.sdk.work --server URL --queue QUEUE [--hold activity|workflow]
+    [--capability NAME]…
 """
 
 # The SDK lives in environments of its own, where mypy does not look.
@@ -42,7 +43,7 @@ class Milestones(PassthroughWorkerInterceptor):
         print("began", kind, name, flush=True)
 
 
-async def work(server: str, queue: str, hold: str) -> None:
+async def work(server: str, queue: str, hold: str, capabilities: list[str]) -> None:
     """Poll until someone says stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -53,6 +54,7 @@ async def work(server: str, queue: str, hold: str) -> None:
             workflows=programs.WORKFLOWS,
             activities=programs.ACTIVITIES,
             interceptors=[Milestones(hold)],
+            **({"capabilities": capabilities} if capabilities else {}),
             shutdown_timeout=SHUTDOWN_TIMEOUT,
         )
         async with working(worker) as loop:
@@ -65,8 +67,9 @@ def main() -> None:
     parser.add_argument("--server", required=True)
     parser.add_argument("--queue", required=True)
     parser.add_argument("--hold", default="nothing")
+    parser.add_argument("--capability", action="append", default=[])
     options = parser.parse_args()
-    asyncio.run(work(options.server, options.queue, options.hold))
+    asyncio.run(work(options.server, options.queue, options.hold, options.capability))
 
 
 if __name__ == "__main__":

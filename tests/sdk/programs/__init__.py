@@ -33,9 +33,9 @@ if since("2.0.0"):
     _CHAPTERS += [freight, selections]
 
 if since("2.12.0"):
-    from tests.sdk.programs import local
+    from tests.sdk.programs import local, sessions
 
-    _CHAPTERS.append(local)
+    _CHAPTERS += [local, sessions]
 
 WORKFLOWS = tuple(workflow for chapter in _CHAPTERS for workflow in chapter.WORKFLOWS)
 BY_NAME = {workflow.__workflow_name__: workflow for workflow in WORKFLOWS}
