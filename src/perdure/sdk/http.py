@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import httptools
@@ -63,7 +63,9 @@ class HttpClient:
     async def close(self) -> None:
         """Close what is kept."""
         while self._idle:
-            self._idle.pop().close()
+            line = self._idle.pop()
+            line.close()
+            await line.wait_closed()
 
     async def __aenter__(self) -> Self:
         return self
@@ -109,6 +111,7 @@ class _Line:
         self._answer = Answer()
         self._parts: list[bytes] = []
         self._size = 0
+        self._parser: Any = None
         self._is_complete = False
         self.is_reusable = False
 
@@ -119,8 +122,8 @@ class _Line:
 
     async def exchange(self, message: bytes) -> Answer:
         self._answer, self._parts, self._size = Answer(), [], 0
-        self._is_complete = False
-        parser = httptools.HttpResponseParser(self)
+        self._is_complete = self.is_reusable = False
+        self._parser = parser = httptools.HttpResponseParser(self)
         self._writer.write(message)
         await self._writer.drain()
         while not self._is_complete:
@@ -131,13 +134,16 @@ class _Line:
                 break  # the body ends with the connection
             parser.feed_data(data)
             self._answer.status = parser.get_status_code()
-        self.is_reusable = self._is_complete and parser.should_keep_alive()
         self._answer.body = b"".join(self._parts)
         return self._answer
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
             self._writer.close()
+
+    async def wait_closed(self) -> None:
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
 
     # httptools ------------------------------------------------------------------------------------
 
@@ -152,3 +158,4 @@ class _Line:
 
     def on_message_complete(self) -> None:
         self._is_complete = True
+        self.is_reusable = self._parser.should_keep_alive()  # known only now

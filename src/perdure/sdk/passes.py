@@ -9,7 +9,7 @@ import asyncio
 import inspect
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from typing import Any
 
 import msgspec
@@ -48,10 +48,20 @@ LOOK_AGAIN_SECONDS_MAX = 1.0
 _NOTHING = msgspec.Raw(b"null")
 
 
-async def execute(app: App, invoke: Invoke, *, clock: Callable[[], int] = now_ms) -> Reply:
+StandIns = Mapping[str, Callable[[], object]]
+"""Functions that tests put in the place of the bodies of steps, by the names of those."""
+
+
+async def execute(
+    app: App,
+    invoke: Invoke,
+    *,
+    clock: Callable[[], int] = now_ms,
+    stand_ins: StandIns | None = None,
+) -> Reply:
     """Play one pass and return its answer."""
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    playing = begin(app, invoke, answered.set_result, clock=clock)
+    playing = begin(app, invoke, answered.set_result, clock=clock, stand_ins=stand_ins)
     try:
         return await answered
     except asyncio.CancelledError:
@@ -61,7 +71,12 @@ async def execute(app: App, invoke: Invoke, *, clock: Callable[[], int] = now_ms
 
 
 def begin(
-    app: App, invoke: Invoke, answer: Callable[[Reply], None], *, clock: Callable[[], int] = now_ms
+    app: App,
+    invoke: Invoke,
+    answer: Callable[[Reply], None],
+    *,
+    clock: Callable[[], int] = now_ms,
+    stand_ins: StandIns | None = None,
 ) -> "Pass | None":
     """Begin a pass whose reply goes to `answer`; None if that was called already."""
     name = invoke.ctx.workflow or invoke.event.name
@@ -75,7 +90,7 @@ def begin(
     if handler is None:
         answer(result(_NOTHING, []))
         return None
-    return Pass(invoke, name, handler, answer, clock)
+    return Pass(invoke, name, handler, answer, clock, stand_ins)
 
 
 class Pass:
@@ -99,6 +114,7 @@ class Pass:
         "_names",
         "_opcodes",
         "_patience",
+        "_stand_ins",
         "_task",
     )
 
@@ -109,8 +125,10 @@ class Pass:
         handler: Handler,
         answer: Callable[[Reply], None],
         clock: Callable[[], int],
+        stand_ins: StandIns | None,
     ) -> None:
         self._answer = answer
+        self._stand_ins = stand_ins
         self._memos = invoke.steps
         self._names = Names()
         self._lines = Lines(clock)
@@ -214,6 +232,8 @@ class Pass:
         except ValueError as error:
             raise NonRetriableError(f"step {name!r}: {error}") from error
         self._opcodes.append(opcode)
+        if self._stand_ins is not None:
+            body = self._stand_ins.get(name, body)
         outside = scope.set(name)
         try:
             value = body()
