@@ -33,19 +33,28 @@ class DeadlineLoop:
         self._idle_look = _IDLE_LOOK
         self._others: list[Callable[[], int | None]] = []
         self._rules: dict[str, Callable[[RecordKey], Operation]] = {}
+        self._followers: dict[str, Callable[[RecordKey, Operation, bool], None]] = {}
 
     def also(self, pass_time: Callable[[], int | None]) -> None:
         """Time passes for something in memory as well; it returns when it is due next."""
         self._others.append(pass_time)
 
-    def on_record(self, kind: str, rule: Callable[[RecordKey], Operation]) -> None:
+    def on_record(
+        self,
+        kind: str,
+        rule: Callable[[RecordKey], Operation],
+        then: Callable[[RecordKey, Operation, bool], None] | None = None,
+    ) -> None:
         """What is decided when a record of a kind is due.
 
         The operation looks for itself whether it is, arms the record anew or disarms it, and
-        returns true. It may be decided twice, and for a record that is gone.
+        returns true. It may be decided twice, and for a record that is gone. `then` hears of each
+        operation that the rule made, when it is committed (true) or never will be (false).
         """
         assert kind not in self._rules
         self._rules[kind] = rule
+        if then is not None:
+            self._followers[kind] = then
 
     def arm(self, due_at: int) -> None:
         """Something is due at an instant; wake earlier if that is earlier than expected."""
@@ -83,16 +92,27 @@ class DeadlineLoop:
 
     async def _fire_due(self, engine: Engine) -> None:
         while due := await self._find_due(engine):
+            operations = [self._operation_of(target) for target in due]
             results = await asyncio.gather(
-                *(engine.submit(self._operation_of(target)) for target in due),
-                return_exceptions=True,
+                *(engine.submit(operation) for operation in operations), return_exceptions=True
             )
+            self._follow(due, operations, results)
             for target, result in zip(due, results, strict=True):
                 if isinstance(result, Unavailable):
                     raise result
                 if result is not True:
                     # Gone or broken: logged where it broke, and left alone for a while.
                     self._stuck.add(target)
+
+    def _follow(
+        self,
+        due: list[str | RecordKey],
+        operations: list[Operation],
+        results: list[object],
+    ) -> None:
+        for target, operation, result in zip(due, operations, results, strict=True):
+            if isinstance(target, RecordKey) and target.kind in self._followers:
+                self._followers[target.kind](target, operation, result is True)
 
     async def _find_due(self, engine: Engine) -> list[str | RecordKey]:
         limit = DUE_PER_BEAT_MAX + len(self._stuck)

@@ -47,6 +47,7 @@ from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
+from perdure.server.webhooks import make_deliverer
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
@@ -181,6 +182,7 @@ class Server:
             self.engine, clock, payload_surface, is_open=settings.external_payloads
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
+        self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
         self.app = Application(
             Router(
                 routes(
@@ -217,7 +219,10 @@ class Server:
 
     def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         """What runs beside the beat for as long as the server lives."""
-        loops = [("deadlines", self.deadlines.run(self.engine))]
+        loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
+            ("deadlines", self.deadlines.run(self.engine)),
+            ("deliveries", self.deliverer.run()),
+        ]
         return loops if self.neighbours is None else loops + self.neighbours.loops()
 
     async def close(self) -> None:

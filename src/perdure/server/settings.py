@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from perdure.core import limits
+from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
 
 PROCESSES_MAX = 64
 
@@ -42,6 +43,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     compression: bool = True
     external_payloads: bool = True
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
+    webhook_keys: tuple[str, ...] = ()
+    egress_allow: tuple[str, ...] = ()
 
     @property
     def query_wait(self) -> int:
@@ -80,6 +83,8 @@ ENVIRONMENT: dict[str, str] = {
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
     "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
+    "PERDURE_WEBHOOK_KEYS": "keys that seal webhook secrets, by commas; the first seals, all open",
+    "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
 }
 """Every variable that is read, with what it is for."""
 
@@ -127,11 +132,25 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["external_payload_threshold"] = _integer(
         environment, "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD", 1, limits.BODY_BYTES_MAX // 2
     )
+    values["webhook_keys"] = _keys(environment, "PERDURE_WEBHOOK_KEYS")
+    values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
     if "DW_COMPRESSION_ENABLED" in environment:
         off = ("0", "false", "no", "off")
         values["compression"] = environment["DW_COMPRESSION_ENABLED"].lower() not in off
     values |= given
     return Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+
+
+def _listed(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    told = (entry.strip() for entry in environment.get(name, "").split(","))
+    return tuple(entry for entry in told if entry) or None
+
+
+def _keys(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    keys = _listed(environment, name)
+    if keys is not None and min(map(len, keys)) < MASTER_KEY_LENGTH_MIN:
+        raise SettingsError(f"{name} needs keys of at least {MASTER_KEY_LENGTH_MIN} characters")
+    return keys
 
 
 def require_credentials(settings: Settings) -> None:

@@ -14,7 +14,6 @@ from perdure.core.intake.delivery import (
     Delivery,
     Outcome,
     begin,
-    bury,
     conclude,
     headers_of,
     message,
@@ -117,12 +116,6 @@ def test_redelivery_is_a_fresh_start() -> None:
     begun = begin(fresh(), NOW)
     assert begun is not None
     assert redeliver(begun, NOW) is begun
-
-
-def test_without_its_endpoint_it_is_dead_unless_it_is_settled() -> None:
-    assert bury(fresh(), NOW).status == "dead"
-    done = tried(fresh(), "succeeded", 200)
-    assert bury(done, NOW) is done
 
 
 def test_a_notification_says_what_it_is() -> None:

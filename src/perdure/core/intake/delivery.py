@@ -174,13 +174,6 @@ def redeliver(delivery: Delivery, now: int) -> Delivery:
     )
 
 
-def bury(delivery: Delivery, now: int) -> Delivery:
-    """Its endpoint is gone or switched off: what is not settled never will be tried."""
-    if delivery.is_settled:
-        return delivery
-    return msgspec.structs.replace(delivery, status="dead", next_at=None, updated_at=now)
-
-
 def _after(delivery: Delivery, attempt: Attempt, now: int) -> tuple[Status, int | None]:
     if attempt.outcome == "succeeded":
         return "succeeded", None

@@ -1,0 +1,34 @@
+"""What sending webhooks needs, built from the settings."""
+
+from perdure.clock import Clock
+from perdure.core.intake.seal import Keyring
+from perdure.dispatch.deadlines import DeadlineLoop
+from perdure.dispatch.delivering import Deliverer
+from perdure.dispatch.egress import Blocked, EgressGuard, SystemResolver
+from perdure.dispatch.outgoing import Outgoing
+from perdure.engine.beat import Engine
+from perdure.engine.deliveries import DELIVERY
+from perdure.server.settings import Settings, SettingsError
+
+
+def make_keyring(settings: Settings) -> Keyring | None:
+    """The keys of webhook secrets, if there are any."""
+    return Keyring(settings.webhook_keys) if settings.webhook_keys else None
+
+
+def make_guard(settings: Settings) -> EgressGuard:
+    """Who says where webhooks may go."""
+    try:
+        return EgressGuard(SystemResolver(), settings.egress_allow)
+    except Blocked as error:
+        raise SettingsError(f"PERDURE_EGRESS_ALLOW: {error}") from None
+
+
+def make_deliverer(
+    settings: Settings, engine: Engine, clock: Clock, deadlines: DeadlineLoop
+) -> Deliverer:
+    """Who sends, listening to the one clock."""
+    guard, keyring = make_guard(settings), make_keyring(settings)
+    deliverer = Deliverer(engine, clock, guard, Outgoing(), keyring)
+    deadlines.on_record(DELIVERY.name, deliverer.due, deliverer.decided)
+    return deliverer
