@@ -92,7 +92,7 @@ class Disk:
         for run_id, sequence, data in self.ask("select run_id, sequence, data from operation"):
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self.ask("select run_id, position, data from inbox"):
-            runs[run_id].inbox[position] = rows.signal_of(data)
+            runs[run_id].place_message(position, rows.signal_of(data))
         return list(runs.values())
 
     def events(self, run_id: str) -> list[bytes]:
@@ -138,7 +138,7 @@ class Snapshot:
         for run_id, sequence, _, _, data in self._tables["operation"]:
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self._tables["inbox"]:
-            runs[run_id].inbox[position] = rows.signal_of(data)
+            runs[run_id].place_message(position, rows.signal_of(data))
         return list(runs.values())
 
     def events(self, run_id: str) -> list[bytes]:
@@ -200,7 +200,8 @@ def _check_cause(disk: Look, run: Run) -> None:
     armed = disk.armed(run.run_id)
     assert armed == ([] if run.due_at is None else [run.due_at])
     if run.is_closed:
-        assert (cause, run.operations, run.inbox, armed) == (None, {}, {}, []), run.run_id
+        assert (cause, run.operations, armed) == (None, {}, []), run.run_id
+        assert (run.inbox, run.unread) == ({}, {}), run.run_id
         return
     assert cause is not None, f"nothing will ever move run {run.run_id}"
     if due_at is not None:

@@ -97,6 +97,16 @@ CASES = (
     Case("updates-among-signals", "updates and signals are applied in the order they came"),
     Case("update-during-work", "an update during an activity is read after it"),
     Case("update-continues-as-new", "an update may end a run, and the next one takes updates"),
+    # 10b · message streams
+    Case("messages-in-order", "messages of a stream are read in their order", since="2.0.0"),
+    Case("messages-before-the-worker", "messages wait for the first worker", since="2.0.0"),
+    Case("messages-repeated", "a repeated message is one message", since="2.0.0"),
+    Case("messages-in-batches", "no message of a burst is lost or read twice", since="2.0.0"),
+    Case("messages-two-streams", "streams, signals and queries do not mix", since="2.0.0"),
+    Case("messages-told-by-describe", "a run says which message it waits for", since="2.0.0"),
+    Case("messages-over-a-chain", "positions go on from run to run", since="2.0.0"),
+    Case("messages-left-unread", "what one run did not read, the next one gets", since="2.0.0"),
+    Case("messages-refused", "bad names, closed runs and nobody take no message", since="2.0.0"),
     # 11, 12, 13 · markers
     Case("side-effects", "a side effect keeps the value of its first execution"),
     Case("deterministic-helpers", "time, random numbers and uuids are the same in every replay"),

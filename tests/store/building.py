@@ -158,7 +158,8 @@ def with_parts(
     run.events_bytes = run.history_bytes = sum(map(len, events))
     run.history_count = len(events)
     run.operations = {step.sequence: step for step in steps}
-    run.inbox = signals
+    for position, message in signals.items():
+        run.place_message(position, message)
     run.unsaved.created = True
     run.unsaved.events = list(events)
     run.unsaved.operations = set(run.operations)

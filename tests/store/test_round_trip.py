@@ -80,7 +80,7 @@ def take_over_identity(old: Run, new: Run) -> None:
     new.unsaved.created = False
     new.unsaved.due_at = old.due_at
     new.unsaved.operations |= set(old.operations)
-    new.unsaved.inbox |= set(old.inbox)
+    new.unsaved.inbox |= {*old.inbox, *old.unread}
     new.unsaved.events = new.events
     new.events = old.events + new.events
     new.history_count = len(new.events)

@@ -217,7 +217,7 @@ class Disk:
         events += unsaved.events
         assert len(events) == run.history_count
         _write_all(self._operations.setdefault(run_id, {}), unsaved.operations, run.operations)
-        _write_all(self._inbox.setdefault(run_id, {}), unsaved.inbox, run.inbox)
+        _write_all(self._inbox.setdefault(run_id, {}), unsaved.inbox, {**run.inbox, **run.unread})
         ready = self.ready.setdefault(run_id, set())
         for place, shown in unsaved.ready.items():
             (ready.add if shown else ready.discard)(place)
@@ -229,7 +229,7 @@ class Disk:
         for sequence, data in sorted(self._operations[run_id].items()):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in sorted(self._inbox[run_id].items()):
-            run.inbox[position] = rows.signal_of(data)
+            run.place_message(position, rows.signal_of(data))
         run.events = list(self._events[run_id])
         run.events_bytes = sum(map(len, run.events))
         run.arguments = rows.arguments_of(b",".join(run.events))

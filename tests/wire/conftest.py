@@ -19,6 +19,7 @@ ON_BOTH_STORES = {
     "test_commanding",
     "test_local_activities",
     "test_external_payloads",
+    "test_message_streams",
     "test_polls",
     "test_reading",
     "test_redrive",

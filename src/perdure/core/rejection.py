@@ -138,6 +138,11 @@ class InvalidSignalArguments(Rejection):
     reason = "invalid_signal_arguments"
 
 
+# Streams.
+class InvalidStreamName(Rejection):
+    reason = "invalid_stream_name"
+
+
 # Updates, as their callers hear of them.
 class UpdateRejected(Rejection):
     """Not accepted: the run is closed, or its code has no such update."""

@@ -83,6 +83,7 @@ def _size(run: Run) -> int:
         else _OPERATION_BYTES * len(run.operations)
     )
     size = _RUN_BYTES + run.events_bytes + run.opening_bytes + len(run.arguments) + operations
-    if run.inbox:
-        size += sum(300 + len(signal.arguments or b"") for signal in run.inbox.values())
+    for waiting in (run.inbox, run.unread):
+        if waiting:
+            size += sum(300 + len(message.arguments or b"") for message in waiting.values())
     return size

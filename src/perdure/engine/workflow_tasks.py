@@ -6,7 +6,8 @@ from msgspec import Struct
 
 from perdure.core.rejection import TaskNotFound
 from perdure.core.run.command import Command
-from perdure.core.run.completion import TaskReport, complete_task, fail_task
+from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
+from perdure.core.run.message_stream import Consumption
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Run, TaskReceipt, TaskState
 from perdure.core.run.task import release_task, renew_task, require_lease
@@ -45,19 +46,25 @@ class TaskCompleted(Struct, frozen=True):
 class CompleteWorkflowTask(TaskOperation):
     """The worker's commands."""
 
-    __slots__ = ("_commands",)
+    __slots__ = ("_commands", "_consumption")
     name = "complete_workflow_task"
 
     def __init__(
-        self, namespace: str, run_id: str, report: TaskReport, commands: Sequence[Command]
+        self,
+        namespace: str,
+        run_id: str,
+        report: TaskReport,
+        commands: Sequence[Command],
+        consumption: Consumption | None = None,
     ) -> None:
         super().__init__(namespace, run_id, report)
         self._commands = commands
+        self._consumption = consumption or NOTHING_READ
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
         before = run.last_task
-        receipt = complete_task(run, world.moment, self._report, self._commands)
+        receipt = complete_task(run, world.moment, self._report, self._commands, self._consumption)
         if receipt is not before:
             world.changed(run)
         return TaskCompleted(run.run_id, str(run.status), receipt)

@@ -26,6 +26,7 @@ from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
+from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
@@ -161,6 +162,7 @@ class Server:
             wait_timeout=settings.update_wait_timeout,
         )
         sessions = SessionPlane(self.engine, self.sessions, clock, worker_surface, control_surface)
+        message_streams = MessageStreams(self.engine, control_surface)
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -193,6 +195,7 @@ class Server:
                     Activities(self.engine, ids, control_surface),
                     Redriving(self.engine, control_surface.of("redrive")),
                     sessions,
+                    message_streams,
                     discovery,
                     payloads,
                     worker_surface,

@@ -68,6 +68,8 @@ class Receipt(Struct):
     command_id: str
     outcome: str
     recorded_at: int
+    position: int = 0
+    """Of a message, in its stream."""
 
 
 class LeasedTask(NamedTuple):

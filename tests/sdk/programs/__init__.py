@@ -28,9 +28,9 @@ _CHAPTERS = [
 ]
 
 if since("2.0.0"):
-    from tests.sdk.programs import freight, selections
+    from tests.sdk.programs import freight, messages, selections
 
-    _CHAPTERS += [freight, selections]
+    _CHAPTERS += [freight, messages, selections]
 
 if since("2.12.0"):
     from tests.sdk.programs import local, sessions

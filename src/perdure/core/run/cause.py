@@ -43,7 +43,8 @@ def next_cause(run: Run) -> Cause | None:
     if run.task is not None:
         return _task(run, run.task)
     if run.wait is not None and run.wait in run.operations:
-        return _operation(run.operations[run.wait])
+        wait = run.operations[run.wait]
+        return _message(run, wait) or _operation(wait)
     # What has an outcome already waits for the rest of its list; the rest is the cause.
     waiting = [operation for operation in run.operations.values() if operation.outcome is None]
     if waiting:
@@ -139,6 +140,21 @@ def _update(run: Run, task: WorkflowTask) -> Cause:
         last_failure=task.failure_message,
         update_id=update_id,
     )
+
+
+def _message(run: Run, wait: Operation) -> Cause | None:
+    """The message that the code waits for, if its worker told that it waits for one."""
+    if not isinstance(wait, ConditionWait):
+        return None
+    for name, position in run.stream_waits.items():
+        if wait.key == f"message-stream:{name}:{position}":
+            return Cause(
+                kind="message_stream",
+                text=f"waits for a message of stream {name} behind position {position}",
+                sequence=wait.sequence,
+                name=name,
+            )
+    return None
 
 
 def _operation(operation: Operation) -> Cause:

@@ -8,6 +8,7 @@ from perdure.core.run.activity import backoff
 from perdure.core.run.command import StartChild
 from perdure.core.run.effect import StartRun
 from perdure.core.run.history import Raw, held, raw, record, with_metadata
+from perdure.core.run.message_stream import hand_over_streams
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import note, resolve, settle
 from perdure.core.run.start import start_child, start_successor
@@ -127,6 +128,7 @@ def _retry(run: Run, moment: Moment, operation: Child, child: Run) -> None:
         delay=delay,
         link=Parent(link.run_id, link.workflow_id, link.sequence, link.call_id, operation.attempt),
     )
+    hand_over_streams(child, again, moment, child.unsaved.left_behind)
     run.unsaved.effects.append(StartRun(again))
     failed_run_id, operation.run_id = operation.run_id, again.run_id
     operation.run_number = again.run_number

@@ -4,10 +4,11 @@ from perdure.core import instant
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
 from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
 from perdure.core.run.history import Raw, raw, record, with_metadata
+from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import record_held
 from perdure.core.run.start import start_successor
-from perdure.core.run.state import Activity, Child, Failure, Run, Signal, Timer
+from perdure.core.run.state import Activity, Child, Failure, Run, Signal, StreamMessage, Timer
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.core.run.update import let_updates_go
 
@@ -104,11 +105,7 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
             "closed_reason": "continued",
         },
     )
-    for _, message in sorted(run.inbox.items()):
-        if isinstance(message, Signal):
-            successor.inbox[successor.inbox_next] = message
-            successor.unsaved.inbox.add(successor.inbox_next)
-            successor.inbox_next += 1
+    hand_over_streams(run, successor, moment, left_behind(run))
     _close(run, moment, RunStatus.COMPLETED, "continued")
     run.unsaved.effects.append(StartRun(successor))
     if run.parent is not None:
@@ -293,10 +290,17 @@ def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
     _forget_ready(run, 0)
     if status is RunStatus.FAILED:
         # Whoever continues the run shall see what this one was told.
-        run.unseen = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal)]
-    run.unsaved.inbox.update(run.inbox)
+        unseen = [m for _, m in sorted(run.inbox.items())]
+        run.unseen = [m for m in unseen if isinstance(m, Signal | StreamMessage)]
+    if run.streams and run.parent is not None:
+        # If the parent tries again, the streams of the id go on; signals were to this run.
+        messages = [m for m in left_behind(run) if isinstance(m, StreamMessage)]
+        run.unsaved.left_behind = messages
+    run.unsaved.inbox.update(run.inbox, run.unread)
     run.operations = {}
     run.inbox = {}
+    run.unread = {}
+    run.stream_waits = {}
     run.groups = {}
     run.releasing = []
     run.unapplied = []

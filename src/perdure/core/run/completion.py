@@ -40,6 +40,7 @@ from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.history import encode as json_encode
 from perdure.core.run.local import record_local_activity
+from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.settle import drop_operation, record_held, settle
@@ -75,6 +76,9 @@ WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 """The failure type by which the 2.12 SDK says that it has nothing to add yet."""
 
 
+NOTHING_READ = Consumption()
+
+
 class TaskReport(Struct, frozen=True, kw_only=True):
     """Which lease a worker speaks of."""
 
@@ -84,7 +88,11 @@ class TaskReport(Struct, frozen=True, kw_only=True):
 
 
 def complete_task(
-    run: Run, moment: Moment, report: TaskReport, commands: Sequence[Command]
+    run: Run,
+    moment: Moment,
+    report: TaskReport,
+    commands: Sequence[Command],
+    consumption: Consumption = NOTHING_READ,
 ) -> TaskReceipt:
     """Apply the commands of a leased task. A repeated report gets the recorded answer."""
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
@@ -96,10 +104,13 @@ def complete_task(
     if close.overdue(run, moment.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
     _check(run, task, commands)
+    check_consumption(run, consumption)
     receipt = finish_task(run, task, "completed")
     if run.status is RunStatus.PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
+    if task.kind is TaskKind.PROGRESS:
+        note_consumption(run, consumption)
     if task.kind is TaskKind.UPDATE:
         commands = _finish_update(run, moment, commands)
     if commands or task.kind is TaskKind.PROGRESS:

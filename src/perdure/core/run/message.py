@@ -4,9 +4,17 @@ from perdure.core import limits
 from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import encode, encode_event
+from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle, signal_members
-from perdure.core.run.state import Message, Run, Signal, Update
+from perdure.core.run.state import (
+    Message,
+    MessageStream,
+    Run,
+    Signal,
+    StreamMessage,
+    Update,
+)
 
 
 def require_active(run: Run) -> None:
@@ -23,8 +31,7 @@ def require_active(run: Run) -> None:
 def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | None) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
-    updates = run.updates_open - (run.update is not None)
-    waiting = len(run.inbox) - updates + len(run.unapplied)
+    waiting = len(run.inbox) - _waiting_updates(run) + len(run.unapplied)
     if waiting >= limits.PENDING_SIGNALS_MAX:
         raise StructuralLimitExceeded(
             f"run {run.run_id} has {waiting} signals waiting",
@@ -40,6 +47,39 @@ def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | Non
     )
     _put(run, moment, signal)
     return signal
+
+
+def accept_message(
+    run: Run, moment: Moment, *, stream_name: str, message_id: str, arguments: bytes
+) -> StreamMessage:
+    """Take a message of a stream and give it its position, which no other will have."""
+    require_active(run)
+    waiting = len(run.inbox) - _waiting_updates(run) + len(run.unread)
+    if waiting >= limits.PENDING_MESSAGES_MAX:
+        raise StructuralLimitExceeded(
+            f"run {run.run_id} has {waiting} messages that its code has not read",
+            limit_kind="pending_message_count",
+            configured_limit=limits.PENDING_MESSAGES_MAX,
+        )
+    if stream_name not in run.streams and len(run.streams) >= limits.MESSAGE_STREAMS_MAX:
+        raise StructuralLimitExceeded(
+            f"run {run.run_id} has {len(run.streams)} message streams",
+            limit_kind="message_stream_count",
+            configured_limit=limits.MESSAGE_STREAMS_MAX,
+        )
+    stream = run.streams.setdefault(stream_name, MessageStream())
+    stream.last += 1
+    message = StreamMessage(
+        signal_id=moment.ids.ulid(),
+        command_id=moment.ids.ulid(),
+        stream_name=stream_name,
+        message_id=message_id,
+        position=stream.last,
+        arguments=arguments,
+        received_at=moment.now,
+    )
+    _put(run, moment, message)
+    return message
 
 
 def accept_update(
@@ -92,6 +132,10 @@ def require_open_for_updates(run: Run) -> None:
         )
 
 
+def _waiting_updates(run: Run) -> int:
+    return run.updates_open - (run.update is not None)
+
+
 def _put(run: Run, moment: Moment, message: Message) -> None:
     run.inbox[run.inbox_next] = message
     run.unsaved.inbox.add(run.inbox_next)
@@ -108,9 +152,12 @@ def show_waiting_signals(run: Run) -> list[bytes]:
     if run.is_closed:
         return []
     shown = []
-    waiting = [message for _, message in sorted(run.inbox.items()) if isinstance(message, Signal)]
+    waiting = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal | StreamMessage)]
     for sequence, signal in enumerate(waiting, start=run.history_count + 1):
-        members = {k: v for k, v in signal_members(run, signal).items() if v is not None}
+        if isinstance(signal, StreamMessage):
+            members = message_members(run, signal)
+        else:
+            members = {k: v for k, v in signal_members(run, signal).items() if v is not None}
         at, payload = signal.received_at, encode(members)
         shown.append(encode_event(run, sequence, signal.signal_id, "SignalReceived", at, payload))
     return shown

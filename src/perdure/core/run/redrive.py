@@ -13,12 +13,13 @@ from msgspec import Raw, Struct, field
 from perdure.core import limits
 from perdure.core.payload import Frame, PayloadError, decode
 from perdure.core.rejection import RunNotFailed, StructuralLimitExceeded
+from perdure.core.run.message_stream import message_of, resume_streams
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import reframed
 from perdure.core.run.settle import settle
 from perdure.core.run.standalone import ActivityRequest, start_standalone
 from perdure.core.run.start import open_run, record_accepted, set_deadlines
-from perdure.core.run.state import Message, Run, Signal, Update
+from perdure.core.run.state import Message, Run, Signal, StreamMessage, Update
 from perdure.core.run.status import RunStatus
 
 _OPENINGS = {
@@ -120,6 +121,7 @@ class Prefix(Struct, frozen=True, kw_only=True):
     events: list[bytes]
     messages: list[Message]
     unapplied: list[Signal]
+    handed_over: list[StreamMessage] = field(default_factory=list)
     memo: dict[str, Any] = field(default_factory=dict)
     search_attributes: dict[str, Any] = field(default_factory=dict)
 
@@ -147,6 +149,7 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
     copied: list[bytes] = []
     messages: list[Message] = []
     waiting: dict[str, Signal] = {}
+    handed_over: list[StreamMessage] = []
     timestamp, arguments, memo, attributes = None, b"null", {}, {}
     for position, (event, encoded) in enumerate(zip(events, history, strict=True)):
         told = event.payload
@@ -155,7 +158,8 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
             memo, attributes = told.memo or {}, told.search_attributes or {}
         if not _is_kept(event, boundary, position < cut, late):
             if event.event_type == "SignalReceived":
-                messages.append(_signal(told))
+                signal = _signal(told)
+                messages.append(message_of(signal) or signal)
             elif event.event_type == "UpdateApplied":
                 messages.append(_update(told))
             continue
@@ -168,6 +172,9 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
                 waiting[told.signal_id] = _signal(told)
             case "SignalApplied":
                 waiting.pop(told.signal_id, None)
+            case "SignalReceived":
+                message = message_of(_signal(told))
+                handed_over += [] if message is None else [message]
             case _:
                 pass
         # Behind the two events with which every run begins.
@@ -181,6 +188,7 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
         events=copied,
         messages=messages,
         unapplied=list(waiting.values()),
+        handed_over=handed_over,
         memo=memo,
         search_attributes=attributes,
     )
@@ -236,6 +244,7 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
         run.events_bytes += len(event)
         run.history_bytes += len(event)
         run.unsaved.events.append(event)
+    resume_streams(run, failed, prefix.handed_over)
     open_run(run, moment, delay=0)
     for message in (*prefix.messages, *failed.unseen):
         _leave(run, moment, message)

@@ -28,6 +28,12 @@ def envelope_json(blob: str) -> bytes:
     return msgspec.json.encode({"codec": "avro", "blob": blob})
 
 
+def envelope_value(encoded: bytes) -> dict[str, Any]:
+    """An encoded envelope as a value, to be put inside of another."""
+    value: dict[str, Any] = msgspec.json.decode(encoded)
+    return value
+
+
 def plain_envelope(plain: bytes, frame: Frame) -> bytes:
     """Plain JSON input as an encoded envelope in one frame."""
     return envelope_json(encode(plain_list(plain), frame))

@@ -8,6 +8,7 @@ as it may. It runs after every change of a run.
 from typing import Any
 
 from perdure.core.run.history import held, raw, record, record_encoded
+from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
     Activity,
@@ -21,6 +22,7 @@ from perdure.core.run.state import (
     Run,
     Signal,
     SignalWait,
+    StreamMessage,
     TaskState,
     Timer,
     Update,
@@ -206,9 +208,23 @@ def _hand_over(run: Run, moment: Moment) -> None:
     message = run.inbox[position]
     if isinstance(message, Update):
         hand_over_update(run, moment, position, message)
+    elif isinstance(message, StreamMessage):
+        _receive_message(run, moment, position, message)
     else:
         leave_inbox(run, position)
         _receive(run, moment, message)
+
+
+def _receive_message(run: Run, moment: Moment, position: int, message: StreamMessage) -> None:
+    """Record a message of a stream. It is kept until the code has read it."""
+    del run.inbox[position]
+    run.unread[position] = message
+    # The row stays where it is: that the inbox begins behind it says that it was handed over.
+    run.inbox_first = position + 1
+    record(run, moment, "SignalReceived", message_members(run, message))
+    wait = None if run.wait is None else run.operations.get(run.wait)
+    if isinstance(wait, ConditionWait) or not run.operations:
+        request_task(run, moment, _signal_resume(message, None))
 
 
 def _receive(run: Run, moment: Moment, signal: Signal) -> None:
@@ -263,7 +279,7 @@ def _bind(run: Run, moment: Moment, wait: SignalWait, signal: Signal) -> None:
     request_task(run, moment, _signal_resume(signal, wait.wait_id))
 
 
-def _signal_resume(signal: Signal, wait_id: str | None) -> dict[str, str | int]:
+def _signal_resume(signal: Signal | StreamMessage, wait_id: str | None) -> dict[str, str | int]:
     resume: dict[str, str | int] = {
         "workflow_wait_kind": "signal",
         "open_wait_id": f"signal-application:{signal.signal_id}",

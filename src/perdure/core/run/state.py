@@ -219,8 +219,38 @@ class Update(Struct, kw_only=True, tag="update"):
         return self.update_id
 
 
-Message: TypeAlias = Signal | Update
+MESSAGE_SIGNAL = "__durable_workflow_message_stream"
+"""The name under which messages of streams reach the code; nobody else may use it."""
+
+
+class StreamMessage(Struct, kw_only=True, tag="message"):
+    """A message of a message stream that the code has not read yet.
+
+    `position` counts the messages of its stream, over all runs of the workflow id.
+    """
+
+    signal_id: str
+    command_id: str
+    stream_name: str
+    message_id: str
+    position: int
+    arguments: bytes
+    received_at: int
+
+    @property
+    def name(self) -> str:
+        return MESSAGE_SIGNAL
+
+
+Message: TypeAlias = Signal | Update | StreamMessage
 """What waits in the inbox of a run."""
+
+
+class MessageStream(Struct, array_like=True):
+    """How far a stream of messages has come: the last position given, the last one read."""
+
+    last: int = 0
+    cursor: int = 0
 
 
 class Refusal(Struct, array_like=True):
@@ -339,6 +369,7 @@ class Unsaved:
         "effects",
         "events",
         "inbox",
+        "left_behind",
         "operations",
         "ready",
         "rewritten",
@@ -357,6 +388,8 @@ class Unsaved:
         self.events: list[bytes] = []
         self.operations: set[int] = set()
         self.inbox: set[int] = set()
+        # Messages that nobody read before the run closed, for the beat that closes it.
+        self.left_behind: list[StreamMessage] = []
         # Place of a task -> whether pollers shall find it.
         self.ready: dict[int, bool] = {}
         # Places of tasks that the disk shows to pollers and shall not.
@@ -371,6 +404,7 @@ class Unsaved:
         self.events.clear()
         self.operations.clear()
         self.inbox.clear()
+        self.left_behind.clear()
         self.ready.clear()
         self.withdrawn.clear()
         self.rewritten = None
@@ -434,13 +468,19 @@ class Run(Struct):
     hosted: Hosted | None = None
     # The failed run that this one goes on from.
     redriven_from_run_id: str | None = None
-    # Signals that a failed run was sent and its code never saw.
-    unseen: list[Signal] = field(default_factory=list)
+    # Signals and messages that a failed run was sent and its code never saw.
+    unseen: list[Signal | StreamMessage] = field(default_factory=list)
+    # Message streams by name, and behind which position of which the code waits.
+    streams: dict[str, MessageStream] = field(default_factory=dict)
+    stream_waits: dict[str, int] = field(default_factory=dict)
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"
     operations: dict[int, Operation] = field(default_factory=dict)
     inbox: dict[int, Message] = field(default_factory=dict)
+    # Messages of streams that are in history and that the code has not read: the next run of
+    # the chain will need them. They keep the positions that they had in the inbox.
+    unread: dict[int, StreamMessage] = field(default_factory=dict)
     # The encoded events that memory holds: the newest ones, without a gap.
     events: list[bytes] = field(default_factory=list)
     events_bytes: int = 0
@@ -461,6 +501,17 @@ class Run(Struct):
     @property
     def codec(self) -> str:
         return "avro"
+
+    def place_message(self, position: int, message: Message) -> None:
+        """Take in a row of the inbox: what stands before its first entry was handed over."""
+        if position < self.inbox_first and isinstance(message, StreamMessage):
+            self.unread[position] = message
+        else:
+            self.inbox[position] = message
+
+    def message_at(self, position: int) -> Message | None:
+        """What the inbox has at a position, handed over or not."""
+        return self.inbox.get(position) or self.unread.get(position)
 
     def keep_opening(self, events: list[bytes]) -> None:
         """Hold the first events of the history, within a bound, apart from the others.
@@ -499,6 +550,7 @@ BESIDE_FIELDS = (
     "arguments",
     "operations",
     "inbox",
+    "unread",
     "events",
     "events_bytes",
     "opening",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from perdure.core.limits import MESSAGE_STREAM_NAME_LENGTH_MAX, MESSAGE_STREAMS_MAX
 from perdure.core.rejection import InvalidRequest
 from perdure.web.message import HttpError
 
@@ -65,6 +66,11 @@ REFUSED_START_FIELDS = (
 class SignalBody(Body):
     input: Absent = UNSET
     request_id: OptionalName = None
+
+
+class AppendMessageBody(Body):
+    message_id: Name255
+    input: Absent = UNSET
 
 
 class UpdateBody(Body):
@@ -143,6 +149,31 @@ class RejectUpdateBody(ValidationLease):
 class TaskLease(Body):
     lease_owner: Name255
     workflow_task_attempt: Annotated[int, Meta(ge=1)]
+
+
+MessageStreamName = Annotated[
+    str, Meta(max_length=MESSAGE_STREAM_NAME_LENGTH_MAX, pattern=r"^[A-Za-z0-9._:-]+\Z")
+]
+Position = Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class MessageStreamCursor(Struct):
+    stream_name: MessageStreamName
+    through_position: Position
+
+
+class MessageStreamWait(Struct):
+    stream_name: MessageStreamName
+    after_position: Position
+
+
+class StreamReport(TaskLease):
+    message_stream_cursors: (
+        Annotated[list[MessageStreamCursor], Meta(max_length=MESSAGE_STREAMS_MAX)] | None
+    ) = None
+    message_stream_waits: (
+        Annotated[list[MessageStreamWait], Meta(max_length=MESSAGE_STREAMS_MAX)] | None
+    ) = None
 
 
 class HistoryPageBody(TaskLease):

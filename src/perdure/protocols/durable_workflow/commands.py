@@ -10,13 +10,13 @@ from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
 from perdure.core.run.standalone import HOST_TYPE
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.core.run.state import MESSAGE_SIGNAL, ActivityTimeouts, RetryPolicy
 from perdure.protocols.durable_workflow.bodies import (
     Integer,
     Name255,
     OptionalName,
     Seconds,
-    TaskLease,
+    StreamReport,
     require_in_order,
 )
 from perdure.protocols.durable_workflow.local_activities import (
@@ -192,7 +192,7 @@ WireCommand = (
 )
 
 
-class CompleteTaskBody(TaskLease):
+class CompleteTaskBody(StreamReport, kw_only=True):
     commands: list[WireCommand]
 
 
@@ -221,6 +221,8 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 path=_path(wire),
             )
         case WireOpenSignalWait():
+            if wire.signal_name == MESSAGE_SIGNAL:
+                raise InvalidRequest(f"{at}.signal_name", "is reserved for message streams")
             return c.OpenSignalWait(
                 signal_name=wire.signal_name, timeout_seconds=wire.timeout_seconds
             )

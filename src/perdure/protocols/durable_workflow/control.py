@@ -39,7 +39,7 @@ from perdure.protocols.durable_workflow.commands import (
     check_search_attributes,
     require_workflow_type,
 )
-from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
+from perdure.protocols.durable_workflow.inputs import read_input, require_signal_name
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
@@ -283,7 +283,7 @@ class ControlPlane:
     # Commanding ----------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
-        name = require_operation_name(request.params["name"], "signal_name")
+        name = require_signal_name(request.params["name"])
         body = bodies.decode(request.body, bodies.SignalBody)
         arguments, plain = read_input(body.input, "input")
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)

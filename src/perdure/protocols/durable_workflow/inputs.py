@@ -1,9 +1,12 @@
 """What clients send to a workflow by name: the name, and its input."""
 
+from typing import Any
+
 from msgspec import UNSET
 
 from perdure.core import limits
 from perdure.core.rejection import InvalidRequest
+from perdure.core.run.state import MESSAGE_SIGNAL
 from perdure.protocols.durable_workflow.bodies import Absent
 from perdure.protocols.durable_workflow.payloads import (
     is_envelope,
@@ -26,6 +29,22 @@ def read_input(raw: Absent, field: str) -> tuple[bytes | None, bytes | None]:
     # Checked for both frames, so that encoding it later cannot fail.
     require_plain(encoded, field)
     return None, encoded
+
+
+def require_signal_name(name: str) -> str:
+    """A name that clients may send signals under."""
+    if name == MESSAGE_SIGNAL:
+        raise InvalidRequest("signal_name", "is reserved for message streams")
+    return require_operation_name(name, "signal_name")
+
+
+def require_own_signals(contracts: dict[str, Any]) -> None:
+    """Refuse code that takes signals of the reserved name: they would not reach it."""
+    for workflow_type, contract in contracts.items():
+        names = contract.get("signals") if isinstance(contract, dict) else None
+        if isinstance(names, list) and MESSAGE_SIGNAL in names:
+            field = f"workflow_command_contracts.{workflow_type[:255]}.signals"
+            raise InvalidRequest(field, f"{MESSAGE_SIGNAL} is reserved for message streams")
 
 
 def require_operation_name(name: str, field: str) -> str:

@@ -19,19 +19,25 @@ async def inline_memos(store: Store, namespace: str, commands: list[WireCommand]
     for index, command in enumerate(commands):
         if isinstance(command, WireUpsertMemo) and MARK in bytes(command.entries):
             at = f"commands.{index}.entries"
-            command.entries = Raw(await _inlined(store, namespace, bytes(command.entries), at))
+            entries = bytes(command.entries)
+            most = 2 * limits.MEMO_BYTES_MAX
+            inlined = await inline_envelope(store, namespace, entries, at, bytes_max=most)
+            command.entries = Raw(inlined)
 
 
-async def _inlined(store: Store, namespace: str, entries: bytes, at: str) -> bytes:
-    if not is_envelope(entries):
-        return entries
-    require_envelope(entries, at)
-    members: dict[str, Any] = msgspec.json.decode(entries)
+async def inline_envelope(
+    store: Store, namespace: str, encoded: bytes, at: str, *, bytes_max: int
+) -> bytes:
+    """An envelope with its payload in it, wherever the payload was uploaded to us."""
+    if not is_envelope(encoded):
+        return encoded
+    require_envelope(encoded, at)
+    members: dict[str, Any] = msgspec.json.decode(encoded)
     if "external_payload" not in members:
-        return entries
+        return encoded
     reference = read_reference(members["external_payload"])
-    if reference.size_bytes > 2 * limits.MEMO_BYTES_MAX:
-        raise InvalidRequest(at, f"at most {limits.MEMO_BYTES_MAX} bytes of memo")
+    if reference.size_bytes > bytes_max:
+        raise InvalidRequest(at, f"at most {bytes_max} bytes can be kept here")
     data = await store.read_payload(PayloadKey(namespace, reference.reference_id))
     if data is None:
         raise ExternalPayloadNotFound(

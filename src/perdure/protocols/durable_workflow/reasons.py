@@ -26,6 +26,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.RequestIdConflict: 409,
     r.UnknownSignal: 404,
     r.InvalidSignalArguments: 422,
+    r.InvalidStreamName: 400,
     r.UpdateRejected: 409,
     r.UpdateFailed: 422,
     r.InvalidUpdateArguments: 422,

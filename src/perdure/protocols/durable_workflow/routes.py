@@ -6,6 +6,7 @@ from perdure.core import limits
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
+from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.sessions import SessionPlane
@@ -37,6 +38,7 @@ def routes(
     standalone: Activities,
     redriving: Redriving,
     sessions: SessionPlane,
+    message_streams: MessageStreams,
     discovery: Discovery,
     payloads: PayloadTransport,
     worker_surface: WorkerSurface,
@@ -90,6 +92,9 @@ def routes(
         Route("GET", "/api/worker-sessions", OPERATOR, watched, sessions.list_sessions),
         Route("GET", "/api/worker-sessions/{session_id}", OPERATOR, watched, sessions.show),
     ]
+    messages = f"{flow}/message-streams/{{stream_name}}/messages"
+    append = message_streams.append
+    table.append(Route("POST", messages, OPERATOR, message_streams.surface, append))
     registration = "/api/worker/registrations/{worker_id}"
     table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
     for method, path, handler in (

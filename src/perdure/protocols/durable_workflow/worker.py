@@ -58,7 +58,9 @@ from perdure.engine.workflow_tasks import (
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
 from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
+from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
+from perdure.protocols.durable_workflow.message_streams import read_consumption
 from perdure.protocols.durable_workflow.payloads import (
     is_envelope,
     require_envelope,
@@ -132,6 +134,7 @@ class WorkerPlane:
         body = bodies.decode(request.body, bodies.RegisterBody)
         _check_told(body, "workflow_command_contracts", "capability_manifest")
         _check_told(body, "task_slots", "process_metrics")
+        require_own_signals(body.workflow_command_contracts or {})
         offered = Worker(
             namespace=request.namespace,
             worker_id=body.worker_id or self._ids.ulid().upper(),
@@ -361,7 +364,13 @@ class WorkerPlane:
         done: TaskCompleted = await self._engine.submit(
             naming(
                 request,
-                CompleteWorkflowTask(request.namespace, ref.run_id, _report(ref, body), commands),
+                CompleteWorkflowTask(
+                    request.namespace,
+                    ref.run_id,
+                    _report(ref, body),
+                    commands,
+                    read_consumption(body),
+                ),
             )
         )
         return self._surface.answer(200, _task_answer(request, body, done))

@@ -178,7 +178,7 @@ class PostgresStore:
         for sequence, data in zip(row[13] or (), row[14] or (), strict=True):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in zip(row[15] or (), row[16] or (), strict=True):
-            run.inbox[position] = rows.signal_of(data)
+            run.place_message(position, rows.signal_of(data))
         chunks = row[17] or []
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):

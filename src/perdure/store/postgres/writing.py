@@ -194,7 +194,7 @@ def _collect_beside(run: Run, batches: Batches) -> None:
         owner, poll = (None, None) if lease is None else (lease.owner, lease.poll_id)
         _add(batches, "put_operation", (run_id, sequence, owner, poll, rows.encode(operation)))
     for position in unsaved.inbox:
-        signal = run.inbox.get(position)
+        signal = run.message_at(position)
         if signal is None:
             _add(batches, "delete_signal", (run_id, position))
         else:

@@ -120,7 +120,7 @@ class SqliteStore:
         for run_id, sequence, data in self._ask("load_operations", wanted):
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self._ask("load_inbox", wanted):
-            runs[run_id].inbox[position] = rows.signal_of(data)
+            runs[run_id].place_message(position, rows.signal_of(data))
         for run in runs.values():
             self._load_events(run)
         return list(runs.values())
@@ -356,7 +356,7 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
         data = rows.encode(operation)
         batches["put_operation"].append((run.run_id, sequence, owner, data))
     for position in unsaved.inbox:
-        signal = run.inbox.get(position)
+        signal = run.message_at(position)
         if signal is None:
             batches["delete_signal"].append((run.run_id, position))
         else:

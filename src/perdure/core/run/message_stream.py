@@ -1,0 +1,148 @@
+"""Message streams: ordered input of a workflow id, which its code reads at its own pace.
+
+A message is given a position when it is accepted. It reaches the code as a signal of a reserved
+name, and is kept until a worker says that the code has read it: what a run has not read, the next
+run of its chain gets.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from msgspec import Struct, field
+
+from perdure.core.payload import Frame, PayloadError, decode, encode
+from perdure.core.rejection import InvalidCommands
+from perdure.core.run.history import Raw, record
+from perdure.core.run.history import encode as json_encode
+from perdure.core.run.moment import Moment
+from perdure.core.run.reframe import envelope_json, envelope_value
+from perdure.core.run.state import (
+    MESSAGE_SIGNAL,
+    MessageStream,
+    Run,
+    Signal,
+    StreamMessage,
+)
+
+MESSAGE_SCHEMA = "durable-workflow.v2.message-stream.message"
+CURSOR_SCHEMA = "durable-workflow.v2.message-stream.cursor"
+
+
+class Consumption(Struct, frozen=True):
+    """How far the code has read its streams, and behind which positions it waits."""
+
+    cursors: dict[str, int] = field(default_factory=dict)
+    waits: dict[str, int] = field(default_factory=dict)
+
+
+def check_consumption(run: Run, consumption: Consumption) -> None:
+    """Refuse to believe that the code has read what nobody has sent."""
+    for name, position in consumption.cursors.items():
+        known = run.streams.get(name)
+        if position > (0 if known is None else known.last):
+            raise InvalidCommands(f"stream {name} has no message {position}")
+
+
+def note_consumption(run: Run, consumption: Consumption) -> None:
+    """Let go of what the code has read. A cursor never goes back."""
+    run.stream_waits = dict(consumption.waits)
+    for name, position in consumption.cursors.items():
+        stream = run.streams.get(name)
+        if stream is not None:
+            stream.cursor = max(stream.cursor, position)
+    if not run.unread:
+        return
+    for place, message in list(run.unread.items()):
+        if message.position <= run.streams[message.stream_name].cursor:
+            del run.unread[place]
+            run.unsaved.inbox.add(place)
+
+
+def left_behind(run: Run) -> list[Signal | StreamMessage]:
+    """What was accepted and the code has not seen, or has seen and not read, in its order."""
+    unread = [message for _, message in sorted(run.unread.items())]
+    waiting = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal | StreamMessage)]
+    return [*unread, *waiting]
+
+
+def hand_over_streams(
+    run: Run, successor: Run, moment: Moment, messages: Sequence[Signal | StreamMessage]
+) -> None:
+    """Begin the next run where the code of this one has stopped reading.
+
+    Comes right behind the start events: the code must know its positions before its first wait.
+    """
+    successor.streams = {
+        name: MessageStream(stream.last, stream.cursor) for name, stream in run.streams.items()
+    }
+    for name, stream in sorted(successor.streams.items()):
+        if stream.cursor:
+            _record_cursor(successor, moment, name, stream.cursor)
+    for message in messages:
+        successor.inbox[successor.inbox_next] = message
+        successor.unsaved.inbox.add(successor.inbox_next)
+        successor.inbox_next += 1
+
+
+def message_of(signal: Signal) -> StreamMessage | None:
+    """The message that a recorded signal of the reserved name brought."""
+    if signal.name != MESSAGE_SIGNAL or signal.arguments is None:
+        return None
+    try:
+        (value,) = cast(list[Any], decode(envelope_value(signal.arguments)["blob"]))
+    except (KeyError, TypeError, ValueError, PayloadError):
+        return None
+    if value.get("schema") != MESSAGE_SCHEMA:
+        return None
+    return StreamMessage(
+        signal_id=signal.signal_id,
+        command_id=signal.command_id,
+        stream_name=value["stream_name"],
+        message_id=value["message_id"],
+        position=value["position"],
+        arguments=json_encode(value["payload_envelope"]),
+        received_at=signal.received_at,
+    )
+
+
+def resume_streams(run: Run, before: Run, handed_over: Sequence[StreamMessage]) -> None:
+    """Take over the streams of a run whose history this one repeats.
+
+    Its code reads everything anew, and tells how far it came; positions go on.
+    """
+    run.streams = {name: MessageStream(stream.last) for name, stream in before.streams.items()}
+    for message in handed_over:
+        run.unread[run.inbox_next] = message
+        run.unsaved.inbox.add(run.inbox_next)
+        run.inbox_next += 1
+    run.inbox_first = run.inbox_next
+
+
+def message_members(run: Run, message: StreamMessage) -> dict[str, Any]:
+    """What history tells of a message that was handed over."""
+    value = {
+        "schema": MESSAGE_SCHEMA,
+        "stream_name": message.stream_name,
+        "message_id": message.message_id,
+        "position": message.position,
+        "payload_envelope": envelope_value(message.arguments),
+    }
+    return _members(run, value, message.command_id, message.signal_id)
+
+
+def _record_cursor(run: Run, moment: Moment, name: str, position: int) -> None:
+    value = {"schema": CURSOR_SCHEMA, "stream_name": name, "through_position": position}
+    members = _members(run, value, moment.ids.ulid(), moment.ids.ulid())
+    record(run, moment, "SignalReceived", members)
+
+
+def _members(run: Run, value: dict[str, Any], command_id: str, signal_id: str) -> dict[str, Any]:
+    return {
+        "workflow_command_id": command_id,
+        "signal_id": signal_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "signal_name": MESSAGE_SIGNAL,
+        "arguments": Raw(envelope_json(encode([value], Frame(run.frame)))),
+        "payload_codec": run.codec,
+    }
