@@ -258,6 +258,8 @@ def test_a_failing_body_is_reported_with_its_stack_and_policy() -> None:
 
     assert opcode["error"]["message"] == "integer division or modulo by zero"
     assert "ZeroDivisionError" in opcode["error"]["stack"]
+    assert "test_passes.py" in opcode["error"]["stack"]
+    assert "perdure" not in opcode["error"]["stack"].replace("/perdure/tests", "")
     assert (opcode["retry"], opcode["input"]) == ({"maxAttempts": 3}, [1])
     assert "data" not in opcode
     assert "retriable" not in opcode

@@ -1,6 +1,7 @@
 """A pass is over when its handler waits for nothing but steps: not before, and then at once."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -264,3 +265,25 @@ def test_many_passes_at_once_do_not_disturb_each_other() -> None:
     for number, played in enumerate(uvloop.run(main()), start=1):
         assert sorted(played.names) == ["a1", "s", "s:1", "s:2"]
         assert played.opcodes["s:2"]["data"] == number
+
+
+def test_a_pass_leaves_nothing_for_the_collector() -> None:
+    async def handler(ctx: Context) -> object:
+        await ctx.step.run("a", lambda: 1)
+        return await ctx.step.run("b", outside)
+
+    async def main() -> int:
+        app = an_app(handler)
+        for memos in ({}, {"a": done()}, {"a": done(), "b": done()}):
+            await play_soon(app, "w", memos)
+        gc.collect()
+        gc.disable()
+        try:
+            for memos in ({}, {"a": done()}, {"a": done(), "b": done()}):
+                await play_soon(app, "w", memos)
+                await asyncio.sleep(0)
+            return gc.collect()
+        finally:
+            gc.enable()
+
+    assert uvloop.run(main()) == 0

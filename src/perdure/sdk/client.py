@@ -144,6 +144,10 @@ class Client:
         answer = await self._ask("GET", f"/runs/{quote(run_id, safe='')}/steps")
         return _read(answer, list[StepRow])
 
+    async def workflows(self) -> list[dict[str, Json]]:
+        """What is registered, as the engine shows it."""
+        return _read(await self._ask("GET", "/workflows"), list[dict[str, Json]])
+
     async def cancel(self, run_id: str) -> Run:
         """Cancel a run that has not ended."""
         return _read(await self._ask("POST", f"/runs/{quote(run_id, safe='')}/cancel"), Run)

@@ -26,6 +26,7 @@ from perdure.sdk.limits import MESSAGE_BYTES_MAX, STACK_CHARACTERS_MAX
 from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
 from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
+from perdure.sdk.steps import Step
 from perdure.sdk.wire import (
     Invoke,
     Json,
@@ -46,6 +47,7 @@ LOOK_AGAIN_SECONDS = 0.005
 LOOK_AGAIN_SECONDS_MAX = 1.0
 
 _NOTHING = msgspec.Raw(b"null")
+_OURS = {__name__, Step.__module__}
 
 
 StandIns = Mapping[str, Callable[[], object]]
@@ -290,7 +292,8 @@ class Pass:
                 awaited = coroutine.send(None) if thrown is None else coroutine.throw(thrown)
             except StopIteration as returned:
                 return returned.value
-            thrown = None
+            finally:
+                thrown = None  # its traceback holds this frame
             self._awaited = awaited
             if not self._is_over:
                 if self._is_plainly_waiting():
@@ -374,10 +377,16 @@ class Pass:
             self._again.cancel()
         for future in self._blocked:
             future.cancel()
+        # They hold us, and a pass must not need the collector to be gone.
+        self._blocked.clear()
+        self._awaited = self._handler = None
 
 
 def _failure(error: Exception) -> Opcode:
-    stack = "".join(traceback.format_exception(error))[-STACK_CHARACTERS_MAX:]
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__") in _OURS:
+        trace = trace.tb_next  # people look for their own code
+    stack = "".join(traceback.format_exception(type(error), error, trace))[-STACK_CHARACTERS_MAX:]
     told: Opcode = {
         "error": {"message": _message(error), "stack": stack.encode("utf-8", "replace").decode()}
     }

@@ -19,6 +19,8 @@ FREE = 0
 class StepFuture(asyncio.Future[Any]):
     """A step that this pass cannot finish: it has begun elsewhere, or is reported just now."""
 
+    __slots__ = ("_on_awaited",)
+
     def __init__(self, *, loop: asyncio.AbstractEventLoop, on_awaited: Callable[[], None]) -> None:
         super().__init__(loop=loop)
         self._on_awaited = on_awaited
