@@ -14,6 +14,7 @@ from tests.support.tables import empty, migrated_database
 
 ON_BOTH_STORES = {
     "test_activity_tasks",
+    "test_bad_input",
     "test_capabilities",
     "test_causes",
     "test_commanding",

@@ -1,0 +1,736 @@
+"""Every interactive route, with everything that can be wrong about a call.
+
+For each route there is a call that would succeed. Each fault is put into it by itself; the answer
+must have the documented status and reason, and every row of every table must be as it was. In the
+end the call is made without a fault, and succeeds: so nothing else was wrong with it.
+
+A new route needs an entry in `CALLS`, or in `ELSEWHERE` if another module plays its faults.
+"""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from perdure.core import limits
+from perdure.core.limits import SECOND
+from perdure.web.message import Request
+from tests.support.http import (
+    CONTROL_VERSION,
+    WORKER_VERSION,
+    Answer,
+    Json,
+    Wire,
+    avro,
+    complete_workflow,
+    contract_of,
+    fail_workflow,
+    schedule_activity,
+    wait_for_condition,
+)
+
+Refusal = tuple[int, str]
+Faults = tuple[tuple[Json, Refusal], ...]
+
+INVALID: Refusal = (422, "validation_failed")
+NO_INSTANCE: Refusal = (404, "instance_not_found")
+NO_RUN: Refusal = (404, "run_not_found")
+NO_TASK: Refusal = (404, "task_not_found")
+NO_WORKER: Refusal = (412, "worker_not_registered")
+OWNER: Refusal = (409, "lease_owner_mismatch")
+ATTEMPT: Refusal = (409, "workflow_task_attempt_mismatch")
+STALE_VERDICT: Refusal = (409, "stale_update_validation_completion")
+NOTHING = "0" * 26
+
+MALFORMED: dict[str, tuple[Any, str]] = {
+    "another codec": ({"codec": "xml", "blob": "x"}, ".codec"),
+    "no codec at all": ({"codec": None, "blob": "x"}, ".codec"),
+    "a blob that is no text": ({"codec": "avro", "blob": 5}, ".blob"),
+    "a blob that is an object": ({"codec": "avro", "blob": {}}, ".blob"),
+    "a reference that is a text": ({"codec": "avro", "external_payload": "x"}, ".external_payload"),
+    "an empty reference": ({"codec": "avro", "external_payload": {}}, ".external_payload"),
+    "storage that is a list": ({"codec": "avro", "external_storage": []}, ".external_storage"),
+}
+"""What looks like an envelope and is none, and the member that is to blame."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that would succeed, and what its faults are called."""
+
+    path: str
+    body: Json | None
+    method: str = "POST"
+    required: tuple[str, ...] = ()
+    envelopes: tuple[str, ...] = ()
+    """Dotted places where a payload may stand."""
+    abroad: Refusal | None = None
+    """From another namespace; None where the call means nothing that is here."""
+    elsewhere: dict[str, Refusal] = field(default_factory=dict)
+    """Paths to what is not there."""
+    changed: Faults = ()
+    """Members that make no sense here, and what they are refused with."""
+    ended: Refusal | None = None
+    """After the run was terminated."""
+    late: Refusal | None = None
+    """After the lease has ended, and nobody has noticed yet."""
+    lost: Refusal | None = None
+    """After everybody has."""
+    answers: tuple[int, ...] = (200,)
+
+    def send(self, wire: Wire, **headers: str) -> Answer:
+        sent = {CONTROL_VERSION: "2", WORKER_VERSION: "1.20", **headers}
+        return wire.call(self.method, f"/api{self.path}", self.body, headers=sent)
+
+
+# Calls --------------------------------------------------------------------------------------------
+
+
+def worker_body(worker_id: str) -> Json:
+    contract = contract_of("Order", signals={"pay": 1}, updates={"add": 1}, validators=[])
+    parameters = [{"name": "least", "position": 0, "required": True}]
+    contract["Order"]["queries"] = ["total"]
+    contract["Order"]["query_contracts"] = [{"name": "total", "parameters": parameters}]
+    return {
+        "worker_id": worker_id,
+        "task_queue": "q",
+        "runtime": "python",
+        "supported_workflow_types": ["Order"],
+        "supported_activity_types": ["charge"],
+        "workflow_command_contracts": contract,
+        "capabilities": ["query_tasks", "update_validation_tasks"],
+    }
+
+
+def make_start(wire: Wire) -> Call:
+    return Call(
+        "/workflows",
+        {"workflow_type": "Order", "workflow_id": "new", "task_queue": "q", "input": avro([])},
+        required=("workflow_type",),
+        envelopes=("input",),
+        changed=(
+            ({"workflow_id": "order-1"}, (409, "duplicate_not_allowed")),
+            ({"workflow_id": "no spaces"}, INVALID),
+            ({"workflow_type": ""}, INVALID),
+            ({"input": "text"}, INVALID),
+            ({"memo": []}, INVALID),
+            ({"duplicate_policy": "perhaps"}, INVALID),
+            ({"search_attributes": {"a": {}}}, INVALID),
+            ({"priority": 10}, INVALID),
+            ({"retry_policy": {}}, INVALID),
+        ),
+        answers=(201,),
+    )
+
+
+def make_activity_start(wire: Wire) -> Call:
+    return Call(
+        "/activities",
+        {"activity_type": "charge", "task_queue": "q", "input": avro([])},
+        required=("activity_type",),
+        envelopes=("input",),
+        changed=(({"input": 5}, INVALID), ({"retry_policy": 5}, INVALID)),
+        answers=(201,),
+    )
+
+
+def named(kind: str, name: str, status: int, **refusals: Refusal) -> Callable[..., Call]:
+    """A signal, update or query: by workflow id, or pinned to its run."""
+
+    def make(wire: Wire, *, pinned: bool) -> Call:
+        run_id = wire.describe()["run_id"]
+        base = f"/workflows/order-1/runs/{run_id}" if pinned else "/workflows/order-1"
+        elsewhere = {
+            f"/workflows/nobody/{kind}/{name}": NO_INSTANCE,
+            f"/workflows/order-1/runs/{NOTHING}/{kind}/{name}": NO_RUN,
+            f"{base}/{kind}/unknown": refusals["unknown"],
+            f"{base}/{kind}/{'n' * 257}": INVALID,
+            f"{base}/{kind}/line%0Abreak": INVALID,
+        }
+        if pinned:
+            elsewhere[f"/workflows/order-1/runs/{older_run(wire)}/{kind}/{name}"] = NO_RUN
+        return Call(
+            f"{base}/{kind}/{name}",
+            {"input": avro([1])},
+            envelopes=("input",),
+            abroad=NO_INSTANCE,
+            elsewhere=elsewhere,
+            changed=(
+                ({"input": avro([])}, refusals["arguments"]),
+                ({"input": avro([1, 2])}, refusals["arguments"]),
+                ({"input": "text"}, INVALID),
+                ({"input": 7}, INVALID),
+            ),
+            ended=refusals["ended"],
+            answers=(status,),
+        )
+
+    return make
+
+
+def older_run(wire: Wire) -> str:
+    """A run of another workflow id."""
+    return str(wire.start("other-order", task_queue="elsewhere")["run_id"])
+
+
+make_signal = named(
+    "signal",
+    "pay",
+    202,
+    unknown=(404, "unknown_signal"),
+    arguments=(422, "invalid_signal_arguments"),
+    ended=(409, "run_not_active"),
+)
+make_update = named(
+    "update",
+    "add",
+    202,
+    unknown=(409, "update_rejected"),
+    arguments=(422, "invalid_update_arguments"),
+    ended=(409, "update_rejected"),
+)
+make_query = named(
+    "query",
+    "total",
+    200,
+    unknown=(404, "rejected_unknown_query"),
+    arguments=(422, "invalid_query_arguments"),
+    ended=(409, "run_not_active"),
+)
+
+
+def stopping(verb: str) -> Callable[..., Call]:
+    def make(wire: Wire, *, pinned: bool) -> Call:
+        run_id = wire.describe()["run_id"]
+        base = f"/workflows/order-1/runs/{run_id}" if pinned else "/workflows/order-1"
+        return Call(
+            f"{base}/{verb}",
+            {"reason": "enough"},
+            abroad=NO_INSTANCE,
+            elsewhere={
+                f"/workflows/nobody/{verb}": NO_INSTANCE,
+                f"/workflows/order-1/runs/{NOTHING}/{verb}": NO_RUN,
+            },
+            changed=(({"reason": 5}, INVALID), ({"reason": "r" * 1_001}, INVALID)),
+            ended=(409, "run_not_active"),
+        )
+
+    return make
+
+
+def make_register(wire: Wire) -> Call:
+    return Call(
+        "/worker/register",
+        worker_body("w9"),
+        required=("task_queue", "runtime"),
+        changed=(
+            ({"task_queue": ""}, INVALID),
+            ({"supported_workflow_types": "Order"}, INVALID),
+            ({"workflow_command_contracts": []}, INVALID),
+            ({"capabilities": [5]}, INVALID),
+        ),
+        answers=(201,),
+    )
+
+
+def make_beat(wire: Wire) -> Call:
+    gone: Refusal = (404, "worker_not_registered")
+    return Call(
+        "/worker/heartbeat",
+        {"worker_id": "w1"},
+        required=("worker_id",),
+        abroad=gone,
+        changed=(({"worker_id": "nobody"}, gone), ({"task_slots": 5}, INVALID)),
+    )
+
+
+def make_goodbye(wire: Wire) -> Call:
+    gone: Refusal = (404, "worker_not_found")
+    elsewhere = {"/worker/registrations/nobody": gone}
+    path = "/worker/registrations/w2"
+    return Call(path, None, method="DELETE", abroad=gone, elsewhere=elsewhere)
+
+
+def make_fenced_goodbye(wire: Wire) -> Call:
+    gone: Refusal = (404, "worker_not_found")
+    token = wire.worker("/register", worker_body("w2")).ok(201)["registration_token"]
+    return Call(
+        "/worker/registrations/w2/deregister",
+        {"registration_token": token},
+        required=("registration_token",),
+        abroad=gone,
+        elsewhere={"/worker/registrations/nobody/deregister": gone},
+        changed=(({"registration_token": "0" * 32}, (409, "worker_registration_replaced")),),
+    )
+
+
+def polling(kind: str) -> Callable[[Wire], Call]:
+    def make(wire: Wire) -> Call:
+        body = {"worker_id": "w1", "task_queue": "q", "timeout_seconds": 0}
+        changed: list[tuple[Json, Refusal]] = [
+            ({"worker_id": "nobody"}, NO_WORKER),
+            ({"task_queue": "another"}, (409, "task_queue_mismatch")),
+            ({"worker_id": "built", "build_id": "another"}, (409, "build_id_mismatch")),
+            ({"timeout_seconds": -1}, INVALID),
+            ({"timeout_seconds": "soon"}, INVALID),
+        ]
+        if kind == "workflow":
+            changed += [({"task_kinds": ["dance"]}, INVALID), ({"task_kinds": []}, INVALID)]
+        return Call(
+            f"/worker/{kind}-tasks/poll",
+            body,
+            required=("worker_id", "task_queue"),
+            abroad=NO_WORKER,
+            changed=tuple(changed),
+        )
+
+    return make
+
+
+def on_task(verb: str, **members: Any) -> Callable[[Wire], Call]:
+    """A report on a leased workflow task."""
+
+    def make(wire: Wire) -> Call:
+        wire.signal("pay", input=avro([1]))
+        task = wire.take()
+        body = {"lease_owner": "w1", "workflow_task_attempt": 1, **members}
+        malformed: Faults = {
+            "complete": (
+                ({"commands": [{"type": "dance"}]}, INVALID),
+                ({"commands": [{}]}, INVALID),
+                ({"commands": [5]}, INVALID),
+                ({"commands": [{"type": "start_timer", "delay_seconds": -1}]}, INVALID),
+                (
+                    {"commands": [complete_workflow(), complete_workflow()]},
+                    (409, "invalid_commands"),
+                ),
+            ),
+            "fail": (({"failure": 5}, INVALID), ({"failure": {}}, INVALID)),
+            "history": (
+                ({"next_history_page_token": "nonsense"}, (400, "invalid_page_token")),
+                ({"history_page_size": 0}, INVALID),
+            ),
+        }.get(verb, ())
+        return Call(
+            f"/worker/workflow-tasks/{task['task_id']}/{verb}",
+            body,
+            required=tuple(body),
+            envelopes=("commands.0.arguments", "commands.1.result") if verb == "complete" else (),
+            abroad=NO_TASK,
+            elsewhere={
+                f"/worker/workflow-tasks/nonsense/{verb}": NO_TASK,
+                f"/worker/workflow-tasks/{NOTHING}-w1/{verb}": NO_TASK,
+            },
+            changed=(
+                ({"lease_owner": "w2"}, OWNER),
+                ({"workflow_task_attempt": 2}, ATTEMPT),
+                ({"workflow_task_attempt": 0}, INVALID),
+                ({"workflow_task_attempt": "first"}, INVALID),
+                *malformed,
+            ),
+            ended=(409, "run_closed"),
+            late=(409, "lease_expired"),
+            lost=(409, "task_not_leased"),
+        )
+
+    return make
+
+
+def on_attempt(verb: str, **members: Any) -> Callable[[Wire], Call]:
+    """A report on a leased attempt of an activity."""
+
+    def make(wire: Wire) -> Call:
+        wire.signal("pay", input=avro([1]))
+        wire.complete(wire.take(), schedule_activity(start_to_close_timeout=30))
+        attempt = wire.take("activity")
+        lease = {"lease_owner": "w1", "activity_attempt_id": attempt["activity_attempt_id"]}
+        told = verb in ("status", "heartbeat")
+        malformed: Faults = ()
+        if verb == "fail":
+            malformed = (({"failure": 5}, INVALID), ({"failure": {"message": 5}}, INVALID))
+        elif verb == "heartbeat":
+            malformed = (({"message": "m" * 281}, INVALID), ({"details": 5}, INVALID))
+        return Call(
+            f"/worker/activity-tasks/{attempt['task_id']}/{verb}",
+            {**lease, **members},
+            required=(*lease, *(name for name in members if name == "failure")),
+            envelopes=("result",) if verb == "complete" else (),
+            abroad=NO_TASK,
+            elsewhere={
+                f"/worker/activity-tasks/nonsense/{verb}": NO_TASK,
+                f"/worker/activity-tasks/{NOTHING}-a1/{verb}": NO_TASK,
+            },
+            changed=(
+                ({"lease_owner": "w2"}, OWNER),
+                ({"activity_attempt_id": "nonsense"}, (404, "attempt_not_found")),
+                ({"activity_attempt_id": 5}, INVALID),
+                *malformed,
+            ),
+            ended=None if told else (409, "run_terminated"),
+            # A late result is taken while nobody else has the work.
+            lost=None if told else (409, "stale_attempt"),
+        )
+
+    return make
+
+
+def on_validation(verb: str, **members: Any) -> Callable[[Wire], Call]:
+    """A verdict on an update."""
+
+    def make(wire: Wire) -> Call:
+        wire.register_validator("w1")
+        wire.update_later("add", input=avro([1]))
+        task = wire.take_validation()
+        body = {"lease_owner": "w1", "update_validation_attempt": 1, **members}
+        gone: Refusal = (404, "update_validation_task_not_found")
+        return Call(
+            f"/worker/update-validation-tasks/{task['task_id']}/{verb}",
+            body,
+            required=tuple(body),
+            abroad=gone,
+            elsewhere={
+                f"/worker/update-validation-tasks/nonsense/{verb}": gone,
+                f"/worker/update-validation-tasks/{NOTHING}-v1/{verb}": gone,
+            },
+            changed=(
+                ({"lease_owner": "w2"}, STALE_VERDICT),
+                ({"update_validation_attempt": 2}, STALE_VERDICT),
+                ({"update_validation_attempt": 0}, INVALID),
+                *((({"failure": {}}, INVALID),) if verb == "reject" else ()),
+            ),
+            ended=(409, "update_validation_task_not_leased"),
+            late=(409, "update_validation_lease_expired"),
+            lost=(409, "update_validation_task_not_leased"),
+        )
+
+    return make
+
+
+def on_query(verb: str, **members: Any) -> Callable[[Wire], Call]:
+    """A report on a leased query."""
+
+    def make(wire: Wire) -> Call:
+        headers = {CONTROL_VERSION: "2"}
+        path = "/api/workflows/order-1/query/total"
+        wire.call_later("POST", path, {"input": avro([1])}, headers=headers)
+        task = wire.take("query")
+        lease = {"lease_owner": "w1", "query_task_attempt": 1}
+        gone: Refusal = (404, "query_task_not_found")
+        attempt: Refusal = (409, "query_task_attempt_mismatch")
+        if verb == "status":
+            base = f"/worker/query-tasks/{task['query_task_id']}/status"
+            return Call(
+                f"{base}?lease_owner=w1&query_task_attempt=1",
+                None,
+                method="GET",
+                abroad=gone,
+                elsewhere={
+                    "/worker/query-tasks/no/status?lease_owner=w1&query_task_attempt=1": gone,
+                    f"{base}?lease_owner=w2&query_task_attempt=1": OWNER,
+                    f"{base}?lease_owner=w1&query_task_attempt=2": attempt,
+                    f"{base}?lease_owner=w1&query_task_attempt=x": INVALID,
+                    base: INVALID,
+                },
+            )
+        return Call(
+            f"/worker/query-tasks/{task['query_task_id']}/{verb}",
+            {**lease, **members},
+            required=(*lease, *(name for name in members if name == "failure")),
+            envelopes=("result_envelope",) if verb == "complete" else (),
+            abroad=gone,
+            elsewhere={f"/worker/query-tasks/nonsense/{verb}": gone},
+            changed=(
+                ({"lease_owner": "w2"}, OWNER),
+                ({"query_task_attempt": 2}, attempt),
+                ({"query_task_attempt": 0}, INVALID),
+            ),
+            late=(409, "query_task_timed_out"),
+            lost=(409, "query_task_timed_out"),
+        )
+
+    return make
+
+
+def make_redrive(wire: Wire) -> Call:
+    wire.signal("pay", input=avro([1]))
+    wire.complete(wire.take(), fail_workflow())
+    run_id = wire.describe()["run_id"]
+    open_run = older_run(wire)
+    return Call(
+        f"/workflows/order-1/runs/{run_id}/redrive",
+        {"request_id": "once"},
+        abroad=NO_INSTANCE,
+        elsewhere={
+            f"/workflows/nobody/runs/{run_id}/redrive": NO_INSTANCE,
+            f"/workflows/order-1/runs/{NOTHING}/redrive": NO_RUN,
+            f"/workflows/order-1/runs/{open_run}/redrive": NO_RUN,
+            f"/workflows/other-order/runs/{open_run}/redrive": (409, "run_not_failed"),
+        },
+        changed=(({"request_id": 5}, INVALID), ({"request_id": "r" * 256}, INVALID)),
+        answers=(202,),
+    )
+
+
+def make_session(wire: Wire) -> Call:
+    return Call(
+        "/worker/sessions",
+        {"worker_id": "w1", "session_id": "s", "lease_seconds": 60},
+        required=("worker_id", "session_id"),
+        abroad=NO_WORKER,
+        changed=(
+            ({"worker_id": "nobody"}, NO_WORKER),
+            ({"queue": "another"}, (409, "session_queue_mismatch")),
+            ({"requirements": ["gpu"]}, (409, "session_requirements_not_met")),
+            ({"lease_seconds": 0}, INVALID),
+            ({"requirements": "gpu"}, INVALID),
+        ),
+        answers=(201,),
+    )
+
+
+def on_session(method: str, path: str) -> Callable[[Wire], Call]:
+    def make(wire: Wire) -> Call:
+        gone: Refusal = (404, "session_not_found")
+        make_session(wire).send(wire).ok(201)
+        return Call(
+            f"/worker/sessions/s{path}",
+            {"worker_id": "w1"},
+            method=method,
+            required=("worker_id",),
+            abroad=gone,
+            elsewhere={f"/worker/sessions/unknown{path}": gone},
+            changed=(
+                ({"worker_id": "w2"}, (409, "session_owner_mismatch")),
+                ({"worker_id": 5}, INVALID),
+            ),
+        )
+
+    return make
+
+
+FAILURE = {"message": "no"}
+COMMANDS = [schedule_activity(), complete_workflow()]
+
+FLOW = "/api/workflows/{workflow_id}"
+BASES = ((FLOW, False), (FLOW + "/runs/{run_id}", True))
+TASK, ATTEMPT_OF = "/api/worker/workflow-tasks/{task_id}", "/api/worker/activity-tasks/{task_id}"
+VERDICT = "/api/worker/update-validation-tasks/{task_id}"
+QUERY = "/api/worker/query-tasks/{query_task_id}"
+
+CALLS: dict[str, Callable[[Wire], Call]] = {
+    "POST /api/workflows": make_start,
+    "POST /api/activities": make_activity_start,
+    **{
+        f"POST {base}/{kind}/{{name}}": partial(make, pinned=pinned)
+        for base, pinned in BASES
+        for kind, make in (("signal", make_signal), ("update", make_update), ("query", make_query))
+    },
+    **{
+        f"POST {base}/{verb}": partial(stopping(verb), pinned=pinned)
+        for base, pinned in BASES
+        for verb in ("cancel", "terminate")
+    },
+    "POST /api/worker/register": make_register,
+    "POST /api/worker/heartbeat": make_beat,
+    "DELETE /api/worker/registrations/{worker_id}": make_goodbye,
+    "POST /api/worker/registrations/{worker_id}/deregister": make_fenced_goodbye,
+    **{
+        f"POST /api/worker/{kind}-tasks/poll": polling(kind)
+        for kind in ("workflow", "activity", "query", "update-validation")
+    },
+    f"POST {FLOW}/runs/{{run_id}}/redrive": make_redrive,
+    "POST /api/worker/sessions": make_session,
+    "POST /api/worker/sessions/{session_id}/heartbeat": on_session("POST", "/heartbeat"),
+    "DELETE /api/worker/sessions/{session_id}": on_session("DELETE", ""),
+    f"POST {TASK}/history": on_task("history", next_history_page_token="MA=="),
+    f"POST {TASK}/heartbeat": on_task("heartbeat"),
+    f"POST {TASK}/complete": on_task("complete", commands=COMMANDS),
+    f"POST {TASK}/fail": on_task("fail", failure=FAILURE),
+    f"POST {ATTEMPT_OF}/status": on_attempt("status"),
+    f"POST {ATTEMPT_OF}/heartbeat": on_attempt("heartbeat", details={"done": 1}),
+    f"POST {ATTEMPT_OF}/renew-lease": on_attempt("renew-lease"),
+    f"POST {ATTEMPT_OF}/complete": on_attempt("complete", result=avro("paid")),
+    f"POST {ATTEMPT_OF}/fail": on_attempt("fail", failure=FAILURE),
+    f"POST {VERDICT}/approve": on_validation("approve"),
+    f"POST {VERDICT}/reject": on_validation("reject", failure=FAILURE),
+    f"GET {QUERY}/status": on_query("status"),
+    f"POST {QUERY}/complete": on_query("complete", result=None, result_envelope=avro(1)),
+    f"POST {QUERY}/fail": on_query("fail", failure=FAILURE),
+}
+ELSEWHERE: dict[str, str] = {}
+"""Routes whose faults have a module of tests of their own, and which."""
+
+WITH_ENVELOPES = [
+    route
+    for route in CALLS
+    if route.endswith(("/complete", "/{name}", "/api/workflows", "/api/activities"))
+]
+WITH_LEASES = [
+    route
+    for route in CALLS
+    if route.startswith((f"POST {TASK}", f"POST {ATTEMPT_OF}", f"POST {VERDICT}", f"POST {QUERY}"))
+    and not route.endswith(
+        ("activity-tasks/{task_id}/status", "activity-tasks/{task_id}/heartbeat")
+    )
+]
+OF_A_RUN = [
+    route
+    for route in CALLS
+    if (route.startswith(f"POST {FLOW}") and not route.endswith("/redrive"))
+    or (route in WITH_LEASES and not route.startswith(f"POST {QUERY}"))
+]
+"""Queries to a closed run may still be answered, and a worker is told whether it may go on."""
+
+every_call = pytest.mark.parametrize("route", CALLS)
+
+
+@pytest.fixture
+def stage(wire: Wire) -> Wire:
+    """Two workers that told what their code takes, and a run that waits."""
+    wire.server.namespaces.known.add("abroad")
+    for worker_id in ("w1", "w2"):
+        wire.worker("/register", worker_body(worker_id)).ok(201)
+    wire.worker("/register", {**worker_body("built"), "build_id": "b1"}).ok(201)
+    wire.run_to(wait_for_condition())
+    return wire
+
+
+def refused(answer: Answer, refusal: Refusal, what: object) -> Json:
+    assert (answer.status, answer.reason) == refusal, (what, answer.status, answer.content)
+    return answer.refused(*refusal)
+
+
+def is_at(wire: Wire, call: Call, route: str) -> bool:
+    """Whether a call goes to the route that it stands for."""
+    request = Request(call.method, f"/api{call.path}".encode(), {})
+    found = wire.server.app.router.find(request)
+    return f"{found.method} {found.path}" == route
+
+
+def put(body: Json, place: str, value: Any) -> Json:
+    """The body with something else at a dotted place."""
+    changed: Any = copy.deepcopy(body)
+    *steps, last = place.split(".")
+    at = changed
+    for step in steps:
+        at = at[int(step)] if step.isdigit() else at[step]
+    at[last] = value
+    return dict(changed)
+
+
+# Faults -------------------------------------------------------------------------------------------
+
+
+@every_call
+def test_what_is_wrong_is_told_and_changes_nothing(stage: Wire, route: str) -> None:
+    call = CALLS[route](stage)
+    assert is_at(stage, call, route)
+    assert bool(call.envelopes) is (route in WITH_ENVELOPES)
+    assert (call.ended is not None) is (route in OF_A_RUN)
+    assert (call.lost is not None) is (route in WITH_LEASES)
+    with stage.nothing_changes():
+        for what, answer, refusal in faults(stage, call):
+            refused(answer, refusal, what)
+    finish(stage, call)
+
+
+def faults(wire: Wire, call: Call) -> Iterator[tuple[object, Answer, Refusal]]:
+    unknown: Refusal = (404, "namespace_not_found")
+    yield "no such namespace", call.send(wire, **{"X-Namespace": "nowhere"}), unknown
+    if call.abroad is not None:
+        yield "another namespace", call.send(wire, **{"X-Namespace": "abroad"}), call.abroad
+    for path, refusal in call.elsewhere.items():
+        yield path, replace(call, path=path).send(wire), refusal
+    if call.body is None:
+        return
+    headers = {
+        CONTROL_VERSION: "2",
+        WORKER_VERSION: "1.20",
+        "Content-Type": "application/json",
+    }
+    for content, refusal in (
+        (b"{", (400, "malformed_json")),
+        (b'{"a": "\xff"}', (400, "malformed_json")),
+        (b"[]", INVALID),
+        (b'"text"', INVALID),
+        (b"7", INVALID),
+        (b'{"padding": "%s"}' % (b"x" * limits.BODY_BYTES_MAX), (413, "payload_too_large")),
+    ):
+        answer = wire.call(call.method, f"/api{call.path}", content=content, headers=headers)
+        yield content[:20], answer, refusal
+    media = {**headers, "Content-Type": "text/plain"}
+    content = json.dumps(call.body).encode()
+    answer = wire.call(call.method, f"/api{call.path}", content=content, headers=media)
+    yield "text", answer, (415, "unsupported_media_type")
+    for member in call.required:
+        less = {key: value for key, value in call.body.items() if key != member}
+        yield f"no {member}", replace(call, body=less).send(wire), INVALID
+        yield f"null {member}", replace(call, body={**call.body, member: None}).send(wire), INVALID
+    for members, refusal in call.changed:
+        yield members, replace(call, body={**call.body, **members}).send(wire), refusal
+
+
+@pytest.mark.parametrize("route", WITH_ENVELOPES)
+def test_an_envelope_that_is_none_is_refused_by_its_place(stage: Wire, route: str) -> None:
+    call = CALLS[route](stage)
+    assert call.body is not None
+    with stage.nothing_changes():
+        for place in call.envelopes:
+            for what, (envelope, member) in MALFORMED.items():
+                changed = replace(call, body=put(call.body, place, envelope))
+                body = refused(changed.send(stage), INVALID, (place, what))
+                assert list(body["errors"]) == [place + member], (what, body["errors"])
+    finish(stage, call)
+
+
+@pytest.mark.parametrize("route", OF_A_RUN)
+def test_a_run_that_is_over_takes_nothing(stage: Wire, route: str) -> None:
+    call = CALLS[route](stage)
+    assert call.ended is not None
+    stage.control("POST", "/workflows/order-1/terminate", {}).ok()
+    with stage.nothing_changes():
+        refused(call.send(stage), call.ended, "terminated")
+
+
+@pytest.mark.parametrize("route", WITH_LEASES)
+def test_a_lease_that_is_over_counts_for_nothing(stage: Wire, route: str) -> None:
+    call = CALLS[route](stage)
+    assert call.lost is not None
+    stage.jump(seconds=(limits.QUERY_TIMEOUT_MAX + limits.WORKFLOW_LEASE_TIMEOUT) / SECOND)
+    if call.late is not None:
+        with stage.nothing_changes():
+            refused(call.send(stage), call.late, "late")
+    stage.advance(seconds=0)
+    with stage.nothing_changes():
+        refused(call.send(stage), call.lost, "lost")
+
+
+def finish(wire: Wire, call: Call) -> None:
+    """The call itself has no fault."""
+    if "/query/" in call.path:
+        headers = {CONTROL_VERSION: "2"}
+        asked = wire.call_later("POST", f"/api{call.path}", call.body, headers=headers)
+        task = wire.take("query")
+        lease = {key: task[key] for key in ("lease_owner", "query_task_attempt")}
+        wire.worker(f"/query-tasks/{task['query_task_id']}/complete", {**lease, "result": 1}).ok()
+        answer = asked.answer()
+    else:
+        answer = call.send(wire)
+    assert answer.status in call.answers, (answer.status, answer.content)
+
+
+def test_every_route_that_changes_something_is_here(shared_wire: Wire) -> None:
+    """Who adds one finds out here. Uploads have tests of their own."""
+    routes = shared_wire.server.app.router.routes
+    known = {f"{route.method} {route.path}" for route in routes}
+    changing = {
+        f"{route.method} {route.path}"
+        for route in routes
+        if route.method != "GET" and not route.raw_bytes_max
+    }
+    assert changing - set(CALLS) - set(ELSEWHERE) == set()
+    assert set(CALLS) | set(ELSEWHERE) <= known
