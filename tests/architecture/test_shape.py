@@ -24,6 +24,7 @@ TASKS: dict[str, tuple[int, str]] = {
         1,
         "an errand to another node; kept until done, cancelled by the drain",
     ),
+    "dispatch/lending.py": (1, "a read of what was handed over; kept in a set until it is done"),
     "store/postgres/line.py": (1, "connecting; awaited at once"),
     "dispatch/delivering.py": (1, "one per try of a webhook; in a TaskGroup"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
@@ -112,6 +113,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "dispatch/polling.py": "a look at ready tasks, which nobody awaits",
         "dispatch/delivering.py": "a try of a webhook, which nobody awaits",
         "dispatch/sessions.py": "a look at tasks of sessions, which nobody awaits",
+        "dispatch/lending.py": "a read of what was handed over, which nobody awaits",
     }
     for module in MODULES:
         for node in ast.walk(module.tree):

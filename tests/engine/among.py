@@ -5,6 +5,8 @@ for themselves.
 """
 
 import asyncio
+import itertools
+import os
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
@@ -20,6 +22,7 @@ from perdure.dispatch.polling import Poll, PollAnswer
 from perdure.engine.beat import Engine
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings
+from perdure.server.siblings import Family, families, socket_pairs
 from perdure.store.interface import Changes, Conflict
 from perdure.store.postgres.hints import HintWire
 from perdure.store.postgres.store import PostgresStore
@@ -131,6 +134,7 @@ async def a_node(
     looks: bool = False,
     die: Random | None = None,
     odds: float = 0.1,
+    family: Family | None = None,
 ) -> AsyncIterator[Node]:
     """A node that beats. Hints are `live`, `garbled` or `off`; it looks around if it is told to."""
     clock = clock or FollowingClock(SystemClock())
@@ -139,7 +143,7 @@ async def a_node(
     if die is not None:
         name = f"losing {die.random()}"
         store = LosingStore(url, node_id=name, clock=clock, die=die, odds=0)
-    server = Server(settings, store=store, clock=clock)
+    server = Server(settings, store=store, clock=clock, family=family)
     assert server.neighbours is not None
     if hints != "live":
         server.neighbours.wire = Garbling(url) if hints == "garbled" else None
@@ -176,7 +180,24 @@ def heard(server: Server) -> bool:
 
 
 @asynccontextmanager
-async def several(url: str, count: int = 2, **options: Any) -> AsyncIterator[list[Node]]:
-    """Some nodes that are all alike."""
+async def several(
+    url: str, count: int = 2, *, near: bool = False, **options: Any
+) -> AsyncIterator[list[Node]]:
+    """Some nodes that are all alike; if they are near, with sockets between them."""
     async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(a_node(url, **options)) for _ in range(count)]
+        shares: list[Family | None] = [None] * count
+        if near:
+            pairs = socket_pairs(count)
+            shares = [_own(share) for share in families(pairs)]
+            for end in itertools.chain(*pairs):
+                end.close()
+        yield [
+            await stack.enter_async_context(a_node(url, family=share, **options))
+            for share in shares
+        ]
+
+
+def _own(share: Family) -> Family:
+    """What a process inherits is its own."""
+    mouths = {slot: os.dup(mouth) for slot, mouth in share.mouths.items()}
+    return Family(share.slot, os.dup(share.ear), mouths)

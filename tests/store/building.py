@@ -114,6 +114,8 @@ def _strategy(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*(anything(member) for member in arguments))
     if origin is list:
         return st.lists(anything(arguments[0]), max_size=2)
+    if origin is tuple:
+        return st.lists(anything(arguments[0]), max_size=2).map(tuple)
     if origin is dict:
         return st.dictionaries(anything(arguments[0]), anything(arguments[1]), max_size=2)
     if issubclass(kind, Enum):

@@ -138,6 +138,7 @@ class _Hand:
     """A poller that is there exactly when a task is ready."""
 
     poll_id = None
+    is_elsewhere = False
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

@@ -21,6 +21,7 @@ from perdure.server.settings import (
     require_store,
     sqlite_path,
 )
+from perdure.server.siblings import family_of
 from perdure.server.stores import make_end, make_store
 from perdure.server.supervise import Supervisor, inherited_listener
 from perdure.store.copying import copy
@@ -46,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
     if parsed.listen_fd is not None:
-        uvloop.run(serve(settings, inherited_listener(parsed.listen_fd)))
+        listener = inherited_listener(parsed.listen_fd)
+        uvloop.run(serve(settings, listener, parsed.family))
         return 0
     processes = settings.processes or _processes_of(parsed.command, settings)
     if processes == 1:
@@ -149,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
             help="server processes behind the port (1; serve on PostgreSQL: one per core)",
         )
         command.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
+        command.add_argument("--family", type=family_of, help=argparse.SUPPRESS)
     command = _command(commands, "migrate", "bring the store's schema up to date", _migrate)
     _add_store(command)
     command = _command(commands, "copy", "copy a stopped store into an empty one", _copy)

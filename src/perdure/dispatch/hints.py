@@ -77,6 +77,7 @@ class Hints:
         self._waiting: OrderedDict[Hint, None] = OrderedDict()
         self._wake = asyncio.Event()
         self.on_query: Callable[[str, QueueName, str], None] = lambda node, key, name: None
+        self.on_wanted: Callable[[str, QueueKey, str], None] = lambda node, key, name: None
         # Runs that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
@@ -156,6 +157,7 @@ class Hints:
         match hint:
             case Hint("ready", (namespace, queue, kind, name)):
                 self._yard.offered(QueueKey(namespace, queue, kind), name)
+                self.on_wanted(node, QueueKey(namespace, queue, kind), name)
             case Hint("changed", (run_id,)):
                 self._watchers.changed(run_id)
                 self._update_waiters.changed_elsewhere(run_id)

@@ -5,7 +5,7 @@ the engine look. Correctness never depends on it: rows and conditions decide in 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 from perdure.core.fleet.worker import Worker
@@ -25,11 +25,15 @@ class ParkedPoller:
         "answer",
         "is_hasty",
         "key",
+        "lent_to",
         "names",
+        "number",
         "on_abandoned",
         "page_size",
         "poll_id",
+        "progress",
         "takes_sessions",
+        "validations",
         "was_looked_for",
         "worker",
     )
@@ -45,6 +49,8 @@ class ParkedPoller:
         on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
         is_hasty: bool = False,
         takes_sessions: bool = False,
+        progress: bool = True,
+        validations: bool = False,
     ) -> None:
         self.key = key
         self.worker = worker
@@ -57,7 +63,16 @@ class ParkedPoller:
         # Whether it may be given activities of worker sessions.
         self.takes_sessions = takes_sessions
         self.was_looked_for = False
+        # What it takes, and the node that may have it besides this one; see `lending`.
+        self.progress = progress
+        self.validations = validations
+        self.lent_to: str | None = None
+        self.number = 0
         self.answer = Reply()
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return False
 
     def granted(self, run: Run, place: int) -> None:
         if place == WORKFLOW_TASK:
@@ -66,6 +81,10 @@ class ParkedPoller:
             activity = run.operations[place]
             assert isinstance(activity, Activity)
             delivery = deliver_activity(run, activity)
+        self.given(delivery)
+
+    def given(self, delivery: Delivery) -> None:
+        """Pass a lease on, or back if nobody waits for it any more."""
         if self.answer.done():
             self.on_abandoned(self, delivery)
         else:
@@ -77,6 +96,14 @@ class Sessions(Protocol):
 
     def offered(self, key: QueueKey, name: str) -> None: ...
     def parked(self, poller: ParkedPoller) -> bool: ...
+
+
+class Others(Protocol):
+    """Pollers that are parked at other nodes and may be used by this one."""
+
+    def reserve(self, key: QueueKey, name: str) -> Poller | None: ...
+    def restore(self, poller: Poller) -> None: ...
+    def registration_ended(self, worker: Worker) -> None: ...
 
 
 class PollerYard:
@@ -91,6 +118,10 @@ class PollerYard:
         self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
         self._sessions: Sessions | None = None
         self._is_closed = False
+        self.others: Others | None = None
+        # Who minds which polls are here; see `lending`.
+        self.on_parked: Callable[[ParkedPoller], None] | None = None
+        self.on_left: Callable[[ParkedPoller], None] | None = None
 
     def connect_sessions(self, sessions: "Sessions") -> None:
         """Say who brings polls together with tasks that not everybody may have."""
@@ -119,6 +150,8 @@ class PollerYard:
             parked = self._parked[poller.key] = OrderedDict()
         parked[id(poller)] = poller
         self._count += 1
+        if self.on_parked is not None:
+            self.on_parked(poller)
         ready = self._ready.get(poller.key)
         is_looked_for = ready is not None and not poller.names.isdisjoint(ready)
         if is_looked_for:
@@ -167,6 +200,8 @@ class PollerYard:
             self._count -= 1
             if not parked:
                 del self._parked[poller.key]
+            if self.on_left is not None:
+                self.on_left(poller)
 
     def release_all(self) -> None:
         """Answer every parked poll with nothing, now and from now on: the server is to stop."""
@@ -185,7 +220,24 @@ class PollerYard:
                 if same and not poller.answer.done():
                     self.leave(poller)
                     poller.answer.cancel()
+        if self.others is not None:
+            self.others.registration_ended(worker)
         self._on_registration_ended(worker)
+
+    def newest(self, key: QueueKey) -> Iterator[ParkedPoller]:
+        """The polls of a queue, those that came last first."""
+        return reversed(self._parked.get(key, OrderedDict()).values())
+
+    def find(self, key: QueueKey, name: str, worker_id: str) -> ParkedPoller | None:
+        """A poll of one worker that can have a task of this name. It keeps its place."""
+        for poller in self._parked.get(key, {}).values():
+            if (
+                poller.worker.worker_id == worker_id
+                and name in poller.names
+                and not poller.answer.done()
+            ):
+                return poller
+        return None
 
     # For the engine ------------------------------------------------------------------------------
 
@@ -193,19 +245,33 @@ class PollerYard:
         parked = self._parked.get(key)
         if not parked:
             return None
+        lent = None
         for poller in parked.values():
             if name in poller.names:
-                self.leave(poller)
-                return poller
-        return None
+                if poller.lent_to is None:
+                    self.leave(poller)
+                    return poller
+                lent = lent or poller
+        # Others count on those that are lent, so they come last.
+        if lent is not None:
+            self.leave(lent)
+        return lent
+
+    def reserve_elsewhere(self, key: QueueKey, name: str) -> Poller | None:
+        return None if self.others is None else self.others.reserve(key, name)
 
     def restore(self, poller: Poller) -> None:
-        assert isinstance(poller, ParkedPoller)
+        if not isinstance(poller, ParkedPoller):
+            assert self.others is not None
+            self.others.restore(poller)
+            return
         if not poller.answer.done():
             parked = self._parked.setdefault(poller.key, OrderedDict())
             parked[id(poller)] = poller
             parked.move_to_end(id(poller), last=False)
             self._count += 1
+            if self.on_parked is not None:
+                self.on_parked(poller)
 
     def offered(self, key: QueueKey, name: str) -> None:
         if key.kind == "session":

@@ -8,8 +8,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from perdure.core.fleet.contract import validation_names
-from perdure.core.fleet.routing import routing_names
+from perdure.core.fleet.contract import takeable
 from perdure.core.fleet.worker import Worker, require_poll_allowed
 from perdure.core.limits import POLL_ANSWERS_MAX, SECOND
 from perdure.core.rejection import WorkerNotRegistered
@@ -115,12 +114,14 @@ class Polling:
         poller = ParkedPoller(
             QueueKey(poll.namespace, poll.queue, poll.kind),
             worker,
-            _names(poll, worker),
+            takeable(worker, poll.kind, progress=poll.progress, validations=poll.validations),
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
             is_hasty=poll.timeout == 0,
             takes_sessions=poll.sessions,
+            progress=poll.progress,
+            validations=poll.validations,
         )
         if poller.is_hasty and self._engine.store.is_shared:
             self._yard.suspect(poller.key, poller.names)
@@ -273,15 +274,6 @@ def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:
         )
     require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
     return worker
-
-
-def _names(poll: Poll, worker: Worker) -> frozenset[str]:
-    """What a poll can be given."""
-    if poll.kind == "activity":
-        return routing_names(tuple(worker.activity_types), worker.build_id)
-    types = tuple(worker.workflow_types) if poll.progress else ()
-    names = routing_names(types, worker.build_id)
-    return names | validation_names(worker) if poll.validations else names
 
 
 def _attempt(namespace: str, delivery: ActivityDelivery) -> AttemptRef:

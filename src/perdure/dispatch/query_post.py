@@ -95,6 +95,7 @@ class QueryPost:
         self._calls: dict[int, asyncio.Future[Letter]] = {}
         self._outbox: deque[tuple[str, Letter]] = deque(maxlen=QUERIES_OPEN_MAX)
         self._wake = asyncio.Event()
+        self.on_errand: Callable[[bytes], None] = lambda errand: None
 
     def connect(self, desk: QueryDesk) -> None:
         """Say for whom all this is."""
@@ -163,6 +164,8 @@ class QueryPost:
                 self._answer_report(letter)
             case "give_back":
                 self._desk.give_back_here(_unpack(letter.body, QueryLease))
+            case "errand":
+                self.on_errand(letter.body)
             case "lease" | "nothing" | "view" | "refused":
                 self._take_reply(letter)
             case _:

@@ -144,6 +144,12 @@ class Engine:
         for worker in workers:
             self._note_worker((worker.namespace, worker.worker_id), worker)
 
+    def adopt(self, run: Run) -> None:
+        """Take in a run as another node has just committed it. If it is old, a commit finds out."""
+        known = self._cache.find(run.run_id)
+        if known is None or known.version < run.version:
+            self._cache.keep(run)
+
     def submit(self, operation: Operation) -> Reply:
         """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
@@ -355,6 +361,8 @@ class Engine:
             if not still_holds(grant):
                 self._matcher.restore(grant.poller)
                 continue
+            if grant.poller.is_elsewhere:
+                self._cache.goes_elsewhere(grant.run.run_id)
             try:
                 grant.poller.granted(grant.run, grant.place)
             except Exception:
@@ -427,7 +435,7 @@ class Engine:
                 missing.append(run_id)
             elif self._shared is None:
                 world.runs[run_id] = run
-            elif world.trusts_memory:
+            elif world.trusts_memory and not self._cache.is_elsewhere(run_id):
                 world.runs[run_id] = run
                 world.remembered.add(run_id)
             else:
@@ -437,9 +445,7 @@ class Engine:
         if missing:
             for run in await self._load_runs(world, missing, held):
                 world.runs[run.run_id] = run
-            if held:
-                old = sum(world.runs.get(run_id) is not run for run_id, run in held.items())
-                self._staleness += (old / len(held) - self._staleness) * 0.05
+            self._note_staleness(world, held)
         await self._look_closer(world, operations)
 
     async def _look_closer(self, world: World, operations: Sequence[Operation]) -> None:
@@ -457,6 +463,16 @@ class Engine:
         found = await self.store.find_records(keys)
         for key in keys:
             world.records[key] = found.get(key)
+
+    def _note_staleness(self, world: World, held: dict[str, Run]) -> None:
+        """What was known to go on elsewhere says nothing about the rest."""
+        found = [
+            world.runs.get(run_id) is not run
+            for run_id, run in held.items()
+            if not self._cache.is_elsewhere(run_id)
+        ]
+        if found:
+            self._staleness += (sum(found) / len(found) - self._staleness) * 0.05
 
     async def _load_runs(
         self, world: World, run_ids: Sequence[str], held: dict[str, Run]

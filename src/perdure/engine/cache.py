@@ -20,6 +20,8 @@ class RunCache:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._runs: OrderedDict[str, tuple[Run, int]] = OrderedDict()
+        # Runs with which another node most likely goes on.
+        self._elsewhere: set[str] = set()
 
     def find(self, run_id: str) -> Run | None:
         found = self._runs.get(run_id)
@@ -32,23 +34,33 @@ class RunCache:
         """Hold a run as it now is on disk."""
         _trim(run)
         size = _size(run)
-        known = self._runs.pop(run.run_id, None)
-        if known is not None:
-            self._bytes -= known[1]
+        self._forget(run.run_id)
         self._runs[run.run_id] = (run, size)
         self._bytes += size
         while self._bytes > self._bytes_max and len(self._runs) > 1:
-            _, (_, freed) = self._runs.popitem(last=False)
-            self._bytes -= freed
+            self._forget(next(iter(self._runs)))
 
     def drop(self, run_id: str) -> None:
         """Forget a run that may differ from the disk."""
+        self._forget(run_id)
+
+    def _forget(self, run_id: str) -> None:
         known = self._runs.pop(run_id, None)
         if known is not None:
             self._bytes -= known[1]
+            self._elsewhere.discard(run_id)
+
+    def goes_elsewhere(self, run_id: str) -> None:
+        """Another node was given a task of a run: what memory holds will soon be old."""
+        if run_id in self._runs:
+            self._elsewhere.add(run_id)
+
+    def is_elsewhere(self, run_id: str) -> bool:
+        return run_id in self._elsewhere
 
     def clear(self) -> None:
         self._runs.clear()
+        self._elsewhere.clear()
         self._bytes = 0
 
     @property

@@ -24,7 +24,7 @@ class Granting:
             if not run.unsaved.ready:
                 continue
             for place, key, name in ready_tasks(run):
-                poller = matcher.reserve(key, name)
+                poller = matcher.reserve(key, name) or matcher.reserve_elsewhere(key, name)
                 if poller is not None:
                     self.grant(world, run, place, poller)
 

@@ -16,6 +16,11 @@ class Poller(Protocol):
     @property
     def poll_id(self) -> str | None: ...
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it waits at another node, which then goes on with the run."""
+        ...
+
     def granted(self, run: Run, place: int) -> None:
         """The lease is on disk: hand it over. Called at once after the commit."""
         ...
@@ -35,6 +40,10 @@ class Matcher(Protocol):
 
     def reserve(self, key: QueueKey, name: str) -> Poller | None:
         """Take a poller that can have a task of this name out of its place."""
+        ...
+
+    def reserve_elsewhere(self, key: QueueKey, name: str) -> Poller | None:
+        """Likewise one that is parked at another node, which lets us use it."""
         ...
 
     def restore(self, poller: Poller) -> None:

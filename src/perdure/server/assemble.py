@@ -47,6 +47,7 @@ from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
+from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.server.webhooks import make_deliverer
 from perdure.store.interface import Store, shared
@@ -59,7 +60,12 @@ class Server:
     """Everything that runs, and nothing that listens."""
 
     def __init__(
-        self, settings: Settings, *, store: Store | None = None, clock: Clock | None = None
+        self,
+        settings: Settings,
+        *,
+        store: Store | None = None,
+        clock: Clock | None = None,
+        family: Family | None = None,
     ) -> None:
         if clock is None:
             clock = FollowingClock(SystemClock()) if is_postgres(settings.store) else SystemClock()
@@ -86,6 +92,7 @@ class Server:
                 yard=self.yard,
                 watchers=self.watchers,
                 update_waiters=self.update_waiters,
+                siblings=None if family is None else Siblings(family, node_id),
             )
         self.engine = Engine(
             store=self.store,

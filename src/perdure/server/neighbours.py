@@ -4,7 +4,10 @@ from collections.abc import Coroutine
 from typing import Any
 
 from perdure.clock import Clock, FollowingClock
+from perdure.dispatch.borrowing import Borrower
+from perdure.dispatch.courier import ErrandPost
 from perdure.dispatch.hints import Hints
+from perdure.dispatch.lending import Lender
 from perdure.dispatch.lookout import Lookout
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
@@ -13,6 +16,7 @@ from perdure.dispatch.query_post import QueryPost
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
+from perdure.server.siblings import Siblings
 from perdure.store.interface import SharedStore
 from perdure.store.postgres.hints import HintWire
 from perdure.store.postgres.parcels import ParcelWire
@@ -32,7 +36,13 @@ class Neighbours:
         yard: PollerYard,
         watchers: Watchers,
         update_waiters: UpdateWaiters,
+        siblings: Siblings | None = None,
     ) -> None:
+        self._node_id = node_id
+        self._yard = yard
+        self.siblings = siblings
+        self.errands = ErrandPost(node_id)
+        self.errands.near = siblings
         self.wire = wire
         self.parcels = parcels
         self.hints = Hints(
@@ -47,16 +57,24 @@ class Neighbours:
         self.post: QueryPost | None = None
         if parcels is not None:
             self.post = QueryPost(node_id, parcels, self.hints.asked)
+            self.post.on_errand = self.errands.heard
         self._clock = clock
         self._store = store
         self._watchers = watchers
         self._engine: Engine
         self.lookout: Lookout
+        self.lender: Lender
+        self.borrower: Borrower
 
     def connect(self, engine: Engine, polling: Polling) -> None:
         """Say whom all this is for."""
         self._engine = engine
         self.lookout = Lookout(self._store, self._clock, engine, polling, self._watchers)
+        self.lender = Lender(self._node_id, self._clock, self._yard, engine, self.errands)
+        self.borrower = Borrower(self._node_id, self._clock, engine, self.errands)
+        self.errands.connect(self.lender, self.borrower)
+        self.hints.on_wanted = self.lender.wanted_by
+        self._yard.others = self.borrower
 
     def connect_desk(self, desk: QueryDesk) -> None:
         """Say who hears of the queries of others."""
@@ -81,6 +99,10 @@ class Neighbours:
         if self.parcels is not None and self.post is not None:
             loops.append(("post", self.post.run()))
             loops.append(("parcels", self.parcels.run(self.post.heard)))
+            loops.append(("errands", self.errands.run(self.parcels)))
+        if self.siblings is not None:
+            siblings = self.siblings.run(self.errands.heard, self.errands.gone)
+            loops.append(("siblings", siblings))
         return loops
 
     async def close(self) -> None:
@@ -88,3 +110,5 @@ class Neighbours:
             await self.wire.close()
         if self.parcels is not None:
             await self.parcels.close()
+        if self.siblings is not None:
+            self.siblings.close()

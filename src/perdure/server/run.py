@@ -9,6 +9,7 @@ import sys
 
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, SettingsError
+from perdure.server.siblings import Family
 from perdure.web.server import Connections, listen
 
 DRAIN_SECONDS = 10
@@ -17,10 +18,12 @@ DRAIN_SECONDS = 10
 log = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings, listener: socket.socket | None = None) -> None:
+async def serve(
+    settings: Settings, listener: socket.socket | None = None, family: Family | None = None
+) -> None:
     """Run until SIGTERM or SIGINT, on a socket of our own or one that a supervisor gave us."""
     supervised = listener is not None
-    server = Server(settings)
+    server = Server(settings, family=family)
     await server.open()
     try:
         if listener is None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from perdure.clock import monotonic_seconds
 from perdure.server.run import DRAIN_SECONDS, open_listeners
 from perdure.server.settings import Settings
+from perdure.server.siblings import Family, families, socket_pairs
 
 READY_SECONDS = 60
 """How long the first processes may take until they serve."""
@@ -29,9 +30,10 @@ log = logging.getLogger(__name__)
 class Child:
     """One server process. It dies with us: its standard input is a pipe that we hold."""
 
-    def __init__(self, command: Sequence[str], descriptor: int) -> None:
-        self._command = [*command, "--listen-fd", str(descriptor)]
-        self._descriptor = descriptor
+    def __init__(self, command: Sequence[str], descriptor: int, family: Family) -> None:
+        inherited = ["--listen-fd", str(descriptor), "--family", str(family)]
+        self._command = [*command, *inherited]
+        self._descriptors = (descriptor, *family.descriptors)
         self._failures = 0
         self._started_at = 0.0
         self.start_at = 0.0
@@ -45,7 +47,7 @@ class Child:
             self._command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(self._descriptor,),
+            pass_fds=self._descriptors,
         )
 
     def ended(self) -> int | None:
@@ -82,7 +84,11 @@ class Supervisor:
 
     def __init__(self, settings: Settings, command: Sequence[str], processes: int) -> None:
         self._listeners = open_listeners(settings.host, settings.port, processes)
-        self._children = [Child(command, listener.fileno()) for listener in self._listeners]
+        self._pairs = socket_pairs(processes)
+        self._children = [
+            Child(command, listener.fileno(), family)
+            for listener, family in zip(self._listeners, families(self._pairs), strict=True)
+        ]
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._has_begun = False
         self._stopping = False
@@ -101,6 +107,9 @@ class Supervisor:
             self._end()
             for listener in self._listeners:
                 listener.close()
+            for pair in self._pairs:
+                for end in pair:
+                    end.close()
 
     def _watch(self) -> int:
         give_up_at = monotonic_seconds() + READY_SECONDS

@@ -21,6 +21,9 @@ from perdure.store.interface import Receipt, RecordKey
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
 
+ROW_WIDTH = 12
+"""How many columns `run_row` gives."""
+
 _FIELDS = {f.name: f for f in msgspec.structs.fields(Run)}
 
 

@@ -111,6 +111,14 @@ def validation_names(worker: Worker) -> frozenset[str]:
     return routing_names(tuple(names), worker.build_id)
 
 
+def takeable(worker: Worker, kind: str, *, progress: bool, validations: bool) -> frozenset[str]:
+    """The names of the tasks that a poll of a worker can be given."""
+    if kind == "activity":
+        return routing_names(tuple(worker.activity_types), worker.build_id)
+    names = routing_names(tuple(worker.workflow_types) if progress else (), worker.build_id)
+    return names | validation_names(worker) if validations else names
+
+
 def _names(worker: Worker, workflow_type: str, kind: str) -> list[str] | None:
     contract = worker.contracts.get(workflow_type)
     names = contract.get(kind) if isinstance(contract, dict) else None

@@ -1,0 +1,64 @@
+"""A run as bytes that one process hands to another, with all that belongs to it."""
+
+from typing import Any
+from zlib import crc32
+
+import msgspec
+
+from perdure.core.run.state import (
+    BESIDE_FIELDS,
+    STATE_FIELDS,
+    Message,
+    Operation,
+    Run,
+    StreamMessage,
+)
+from perdure.store import rows
+
+_FORM = crc32(repr((STATE_FIELDS, BESIDE_FIELDS)).encode())
+"""A release whose runs have other fields does not guess at ours: it reads the disk."""
+
+
+class _Carried(msgspec.Struct, array_like=True):
+    form: int
+    row: tuple[Any, ...]
+    operations: dict[int, Operation]
+    inbox: dict[int, Message]
+    unread: dict[int, StreamMessage]
+    arguments: bytes
+    events: list[bytes]
+    opening: list[bytes]
+
+
+_decoder = msgspec.msgpack.Decoder(_Carried)
+
+
+def pack_run(run: Run, most: int) -> bytes | None:
+    """A run as it is on disk and in memory; nothing if that is more than so many bytes."""
+    if run.events_bytes + run.opening_bytes + len(run.arguments) > most:
+        return None
+    carried = _Carried(
+        form=_FORM,
+        row=rows.run_row(run),
+        operations=run.operations,
+        inbox=run.inbox,
+        unread=run.unread,
+        arguments=run.arguments,
+        events=run.events,
+        opening=run.opening,
+    )
+    packed = rows.encode(carried)
+    return packed if len(packed) <= most else None
+
+
+def unpack_run(packed: bytes) -> Run:
+    """The run again. Raises `msgspec.MsgspecError` when this is none."""
+    carried = _decoder.decode(packed)
+    if carried.form != _FORM or len(carried.row) != rows.ROW_WIDTH:
+        raise msgspec.ValidationError("a run of another form")
+    run = rows.run_of(carried.row)
+    run.operations, run.inbox, run.unread = carried.operations, carried.inbox, carried.unread
+    run.arguments = carried.arguments
+    run.events, run.events_bytes = carried.events, sum(map(len, carried.events))
+    run.opening, run.opening_bytes = carried.opening, sum(map(len, carried.opening))
+    return run
