@@ -12,10 +12,10 @@ COMFORTABLE = 500
 TASKS: dict[str, tuple[int, str]] = {
     "web/server.py": (1, "one per handler that needs it; kept in a set, awaited by the drain"),
     "sdk/passes.py": (2, "a handler and the bodies of its steps; ended with their pass"),
-    "sdk/connect.py": (1, "the connection used as a context; awaited by its end"),
+    "sdk/connect.py": (2, "dialling, awaited at once; a context's connection, by its end"),
     "sdk/endpoint.py": (1, "registering; cancelled by the stop"),
     "sdk/serving.py": (1, "one per request; kept by its connection, cancelled with it"),
-    "sdk/running.py": (2, "the connection and the wait for a signal; in a TaskGroup"),
+    "sdk/running.py": (2, "the connection and the wait for a signal; both end the program"),
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
     "protocols/durable_workflow/worker.py": (1, "a read for a lean handler, which awaits it"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),

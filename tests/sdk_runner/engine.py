@@ -45,7 +45,7 @@ class RunnerSocket:
                     self._results.pop(message["id"]).set_result((told["status"], told["body"]))
                 else:
                     self._heard.put_nowait(message)
-        for waiting in self._results.values():
+        for waiting in [each for each in self._results.values() if not each.done()]:
             waiting.set_exception(ConnectionError("the runner is gone"))
 
     async def send(self, message: object) -> None:

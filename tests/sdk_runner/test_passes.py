@@ -451,3 +451,44 @@ def test_a_workflow_must_be_async_and_named_once() -> None:
         workflow(" ")
     with pytest.raises(ValueError, match="two workflows"):
         App("shop", [workflow("w")(handler), workflow("w")(handler)])
+
+
+@pytest.mark.parametrize("given", [5, None, b"x"])
+def test_the_id_of_a_step_is_a_text(given: Any) -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.skip(given)
+
+    played = play(an_app(handler), "w")
+
+    assert played.status == 400
+    assert "is a text" in played.body["error"]
+
+
+def test_a_step_needs_the_function_not_its_result() -> None:
+    async def charge() -> int:
+        return 1
+
+    async def handler(ctx: Context) -> None:
+        await ctx.step.run("charge", charge())  # type: ignore[call-overload]
+
+    played = play(an_app(handler), "w")
+
+    assert played.status == 400
+    assert "needs a function" in played.body["error"]
+
+
+def test_long_words_do_not_crowd_out_results() -> None:
+    async def handler(ctx: Context) -> None:
+        def wordy() -> None:
+            raise RuntimeError("x" * MESSAGE_BYTES_MAX)
+
+        for _ in range(50):
+            ctx.log("y" * 100_000)
+        await asyncio.gather(ctx.step.run("wordy", wordy), ctx.step.run("fine", lambda: 1))
+
+    played = play(an_app(handler), "w")
+
+    assert played.opcodes["fine"]["data"] == 1
+    assert len(played.opcodes["wordy"]["error"]["message"]) < 10_000
+    assert len(played.body["logs"]) == 3
+    assert played.body["logs"][-1]["message"].startswith("48 more lines")

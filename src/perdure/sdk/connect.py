@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from perdure.sdk.channel import Ending, NoChannel, dial
+from perdure.sdk.channel import Channel, Ending, NoChannel, dial
 from perdure.sdk.clock import now_ms
 from perdure.sdk.limits import GRACE_SECONDS
 from perdure.sdk.registration import registration
@@ -68,6 +68,7 @@ class Connection:
         )
         self._session: Session | None = None
         self._is_closing = asyncio.Event()
+        self._dialling: asyncio.Task[Channel] | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -77,6 +78,8 @@ class Connection:
             try:
                 ending = await self._serve_once()
             except NoChannel as error:
+                if self._is_closing.is_set():
+                    return
                 log.warning("no engine at %s: %s", self._settings.engine_url, error)
             else:
                 if self._is_closing.is_set():
@@ -92,11 +95,10 @@ class Connection:
         self._is_closing.set()
         if self._session is not None:
             await self._session.drain(grace_seconds)
-        elif self._running is not None:
-            self._running.cancel()  # it dials, or waits to dial
+        elif self._dialling is not None:
+            self._dialling.cancel()
         if self._running is not None:
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._running
+            await self._running
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.get_running_loop().create_task(self.run())
@@ -112,16 +114,12 @@ class Connection:
 
     async def _serve_once(self) -> Ending:
         session = Session(self._terms)
-        channel = await dial(
-            self._settings.engine_url,
-            headers=self._settings.headers(),
-            subprotocols=SUBPROTOCOLS,
-            on_message=session.hear,
-            seconds=DIAL_SECONDS,
-        )
+        channel = await self._dial(session.hear)
         session.begin(channel)
         self._session = session
         try:
+            if self._is_closing.is_set():
+                channel.begin_close()
             ending = await asyncio.shield(channel.ended)
         finally:
             self._session = None
@@ -131,6 +129,25 @@ class Connection:
         if session.failure is not None:
             raise session.failure
         return ending
+
+    async def _dial(self, on_message: Callable[[bytes], None]) -> Channel:
+        dialling = dial(
+            self._settings.engine_url,
+            headers=self._settings.headers(),
+            subprotocols=SUBPROTOCOLS,
+            on_message=on_message,
+            seconds=DIAL_SECONDS,
+        )
+        self._dialling = asyncio.get_running_loop().create_task(dialling)
+        try:
+            return await self._dialling
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise NoChannel("this runner is closing") from None
+        finally:
+            self._dialling = None
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

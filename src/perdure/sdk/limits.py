@@ -4,6 +4,9 @@ MESSAGE_BYTES_MAX = 1_048_576
 """An invoke or a reply over this drops the socket, or fails the invoke over HTTP."""
 
 LOG_LINES_MAX = 1_000
+LOG_BYTES_MAX = 262_144
+"""What the lines of a pass may come to, so that they never crowd out its results."""
+MESSAGE_CHARACTERS_MAX = 8_192
 STACK_CHARACTERS_MAX = 16_384
 NAMES_KEPT = 16_384
 """Step names whose hash is remembered."""

@@ -5,7 +5,7 @@ from contextvars import ContextVar
 
 import msgspec
 
-from perdure.sdk.limits import LOG_LINES_MAX
+from perdure.sdk.limits import LOG_BYTES_MAX, LOG_LINES_MAX
 
 ROOT = "@root"
 """The scope of what a handler logs outside of its steps."""
@@ -18,26 +18,29 @@ _fields = msgspec.json.Encoder(enc_hook=str)
 
 
 class Lines:
-    """The lines of a pass, at most a thousand."""
+    """The lines of a pass, in number and size as many as it may ship."""
 
-    __slots__ = ("_dropped", "_lines", "_next", "_now_ms")
+    __slots__ = ("_bytes", "_dropped", "_lines", "_next", "_now_ms")
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._lines: list[dict[str, object]] = []
         self._next: dict[str, int] = {}
-        self._dropped = 0
+        self._bytes = self._dropped = 0
 
     def add(self, level: str, message: str, fields: dict[str, object]) -> None:
         where = scope.get()
         index = self._next.get(where, 0)
         self._next[where] = index + 1
-        if len(self._lines) >= LOG_LINES_MAX:
+        text = _sendable(str(message))
+        told = _encoded(fields) if fields else None
+        self._bytes += len(text) + (len(told) if told is not None else 0)
+        if len(self._lines) >= LOG_LINES_MAX or self._bytes > LOG_BYTES_MAX:
             self._dropped += 1
             return
-        line: dict[str, object] = {"level": level, "message": _sendable(str(message))}
-        if fields:
-            line["fields"] = _encoded(fields)
+        line: dict[str, object] = {"level": level, "message": text}
+        if told is not None:
+            line["fields"] = msgspec.Raw(told)
         line |= {"scope": where, "index": index, "tsMs": self._now_ms()}
         self._lines.append(line)
 
@@ -45,7 +48,7 @@ class Lines:
         """The lines as they are sent; if there were too many, the last one says so."""
         if not self._dropped:
             return self._lines
-        told = f"{self._dropped} more lines were dropped: a pass ships {LOG_LINES_MAX}"
+        told = f"{self._dropped} more lines were dropped: a pass ships {LOG_LINES_MAX} and 256 KiB"
         marker = {"level": "error", "message": told, "scope": ROOT, "index": LOG_LINES_MAX}
         return [*self._lines, {**marker, "tsMs": self._now_ms()}]
 
@@ -93,8 +96,9 @@ def _sendable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-def _encoded(fields: dict[str, object]) -> object:
+def _encoded(fields: dict[str, object]) -> bytes:
     try:
-        return msgspec.Raw(_fields.encode(fields))
+        return _fields.encode(fields)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return {_sendable(str(name)): _sendable(repr(value)) for name, value in fields.items()}
+        shown = {_sendable(str(name)): _sendable(repr(value)) for name, value in fields.items()}
+        return _fields.encode(shown)

@@ -22,7 +22,11 @@ from perdure.sdk.errors import (
     StepFailedError,
     StepNameError,
 )
-from perdure.sdk.limits import MESSAGE_BYTES_MAX, STACK_CHARACTERS_MAX
+from perdure.sdk.limits import (
+    MESSAGE_BYTES_MAX,
+    MESSAGE_CHARACTERS_MAX,
+    STACK_CHARACTERS_MAX,
+)
 from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
 from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
@@ -193,6 +197,8 @@ class Pass:
     def _called(self, wanted: str) -> tuple[str, str, Memo | None]:
         if self._is_over:
             raise asyncio.CancelledError("the pass is over")
+        if not isinstance(wanted, str):
+            raise StepNameError(f"the id of a step is a text, not {wanted!r}")
         if (outer := scope.get()) != ROOT:
             raise StepNameError(f"step {wanted!r} was called inside step {outer!r}")
         name = self._names.give(wanted)
@@ -407,5 +413,5 @@ def _is_final(error: BaseException) -> bool:
 def _message(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_message(each) for each in error.exceptions)
-    text = str(error) or type(error).__name__
+    text = (str(error) or type(error).__name__)[:MESSAGE_CHARACTERS_MAX]
     return text.encode("utf-8", "replace").decode()

@@ -26,15 +26,13 @@ def run_connected(
         connection = Connection(
             app, engine_url=engine_url, runner=runner, api_key=api_key, region=region
         )
-        stop = _told_to_stop()
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(connection.run())
-            leaving = group.create_task(stop.wait())
-            await asyncio.wait([running, leaving], return_when=asyncio.FIRST_COMPLETED)
-            leaving.cancel()
-            if not running.done():
-                await connection.close(grace_seconds)
-                running.cancel()
+        loop = asyncio.get_running_loop()
+        running = loop.create_task(connection.run())
+        leaving = loop.create_task(_told_to_stop().wait())
+        await asyncio.wait([running, leaving], return_when=asyncio.FIRST_COMPLETED)
+        leaving.cancel()
+        await connection.close(grace_seconds)
+        await running
 
     uvloop.run(main())
 

@@ -179,6 +179,8 @@ class Session:
         elif len(self._playing) < PASSES_MAX:
             self._play(invoked)
         elif len(self._waiting) < PASSES_WAITING_MAX:
+            if not self._waiting:
+                log.warning("%d passes are running; more wait in line", len(self._playing))
             self._waiting.append(invoked)
         else:
             self._send(invoked.id, refusal(500, "this runner has too many passes waiting"))

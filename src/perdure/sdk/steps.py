@@ -5,12 +5,14 @@ whatever order they run in. What it returns may be awaited, gathered or left for
 """
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from perdure.sdk.duration import Duration, Moment, milliseconds, moment_ms
+from perdure.sdk.errors import NonRetriableError
 from perdure.sdk.policies import Retry
 from perdure.sdk.wire import Json, Opcode, encoded
 
@@ -121,6 +123,10 @@ class Step:
         `retry` replaces the workflow's policy, `input` is only shown to people. A plain function
         runs in the event loop: what blocks belongs into `asyncio.to_thread`.
         """
+        if not callable(function):
+            if inspect.iscoroutine(function):
+                function.close()
+            raise NonRetriableError(f"step {id!r} needs a function to call, not {function!r}")
 
         def extra() -> Opcode:
             fields: Opcode = {} if retry is None else {"retry": retry.wire()}
