@@ -235,7 +235,6 @@ def test_a_parent_waits_for_the_end_of_the_chain(story: Story, run: Run) -> None
         (None, RunStatus.PENDING),
         ("abandon", RunStatus.PENDING),
         ("request_cancel", RunStatus.CANCELLED),
-        ("request_cancellation", RunStatus.CANCELLED),
         ("terminate", RunStatus.TERMINATED),
     ],
 )

@@ -33,7 +33,8 @@ from tests.support.commands import (
 TIMEOUTS = ["schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat"]
 POLICIES = [None, retries(3), retries(2, 0, 7), retries(3, 5), retries(None, 5)]
 KEYS: list[str | int] = ["a", "b", 0, 1]
-CLOSE_POLICIES = [None, "abandon", "request_cancel", "terminate"]
+CLOSE_POLICIES = [None, "abandon", "request_cancel", "request_cancellation", "terminate"]
+CANCEL_POLICIES = [None, "try_cancel", "wait_cancellation_completed", "abandon"]
 
 MARKERS: list[Command] = [
     side_effect(),
@@ -70,13 +71,20 @@ def leaves(draw: st.DrawFn) -> Authored:
         case "activity":
             retry = _one_of(draw, POLICIES)
             kinds = draw(st.lists(st.sampled_from(TIMEOUTS), max_size=2, unique=True))
-            return activity(retry=retry, timeouts={k: _one_of(draw, [5, 30]) for k in kinds})
+            timeouts = {kind: _one_of(draw, [5, 30]) for kind in kinds}
+            policy = _one_of(draw, CANCEL_POLICIES)
+            return activity(retry=retry, timeouts=timeouts, cancellation_policy=policy)
         case "timer":
             return timer(_one_of(draw, [0, 1, 60]))
         case _:
             policy, retry = _one_of(draw, CLOSE_POLICIES), _one_of(draw, POLICIES)
             timeout = _one_of(draw, [None, None, 30])
-            return child(policy=policy, retry=retry, run_timeout_seconds=timeout)
+            return child(
+                policy=policy,
+                retry=retry,
+                run_timeout_seconds=timeout,
+                cancellation_policy=_one_of(draw, CANCEL_POLICIES),
+            )
 
 
 @st.composite

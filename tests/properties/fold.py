@@ -96,11 +96,17 @@ class Fold:
     """Sequences of cancelled selection members."""
     closed_children: set[str] = field(default_factory=set)
     """Runs that the parent-close policy reached."""
+    asked_children: set[str] = field(default_factory=set)
+    """Runs that it asked to cancel themselves."""
     undecided: set[str] = field(default_factory=set)
     """Selections with a member that ended and no winner yet."""
     update: str | None = None
     """The update that was accepted and has no outcome yet."""
     ended_updates: set[str] = field(default_factory=set)
+    requested: str | None = None
+    """The request to cancel."""
+    delivered: int | None = None
+    """The call at which it was delivered."""
 
     _ids: set[str] = field(default_factory=set)
     _last: Event | None = None
@@ -122,7 +128,11 @@ class Fold:
         self._last = event
 
     def _read(self, event: Event, kind: str, payload: dict[str, Any]) -> None:
-        if "timer_kind" in payload:
+        if kind == "TimerCancelled" and "timer_id" not in payload:
+            # A wait that was opened again is told to be over, before a request to cancel.
+            assert self._openings[payload["sequence"]]["condition_wait_id"]
+            assert payload["sequence"] not in self.open
+        elif "timer_kind" in payload:
             self._read_timeout(event, payload)
         elif kind in OPENINGS:
             self._open(OPENINGS[kind], payload)
@@ -140,11 +150,14 @@ class Fold:
             self.memo = payload.get("memo", {})
             self.search_attributes = payload.get("search_attributes", {})
         elif kind == "ParentClosePolicyApplied":
-            self.closed_children.add(payload["child_run_id"])
+            asked = payload["policy"] == "request_cancellation"
+            (self.asked_children if asked else self.closed_children).add(payload["child_run_id"])
         elif kind == "SignalReceived":
             self.received.add(payload["workflow_command_id"])
         elif kind.startswith("Update"):
             self._read_update(kind, payload)
+        elif kind.startswith("CooperativeCancellation"):
+            self._read_cancellation(kind, payload)
         elif kind == "SelectionResolved":
             self._resolve(payload)
         elif kind == "SelectionOperationCancelled":
@@ -263,6 +276,38 @@ class Fold:
             assert kind == "UpdateRejected"
             assert self.update != update_id, "what was accepted cannot be rejected"
             self.ended_updates.add(update_id)
+
+    # Cancellation --------------------------------------------------------------------------------
+
+    def _read_cancellation(self, kind: str, payload: dict[str, Any]) -> None:
+        request_id = payload["workflow_command_id"]
+        if kind == "CooperativeCancellationRequested":
+            assert self.requested is None, "a run is asked once"
+            self.requested = request_id
+            return
+        assert kind == "CooperativeCancellationDelivered"
+        assert self.requested == request_id
+        assert self.delivered is None, "it is delivered once"
+        sequence, span = payload["sequence"], payload["sequence_span"]
+        self.delivered = sequence
+        assert sequence <= self.next_sequence
+        assert sequence == self.next_sequence or sequence + span <= self.next_sequence
+        self.next_sequence = max(self.next_sequence, sequence + span)
+        first, size = sequence, span
+        if "operation_sequence" in payload:
+            first, size = payload["operation_sequence"], payload["operation_sequence_span"]
+        for member in range(first, first + size):
+            if self.open.get(member) in ("condition", "signal"):
+                self._drop(member)
+                self._timeouts.pop(member, None)
+            # Timers are told to be cancelled; activities too, but for abandoned ones, and children
+            # go on.
+            assert self.open.get(member) in (None, "activity", "child")
+        for group_id, selection in self._selections.items():
+            base = int(group_id.rsplit(":", 2)[1])
+            if first <= base < first + size:
+                self.undecided.discard(group_id)
+                selection.resolved = True
 
     # Selections ----------------------------------------------------------------------------------
 

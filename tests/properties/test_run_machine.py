@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from perdure.core.limits import SECOND
 from perdure.core.rejection import Rejection
 from perdure.core.run.activity import Reported
+from perdure.core.run.cancellation import is_unseen
 from perdure.core.run.cause import Cause, next_cause
 from perdure.core.run.command import (
     CancelSelectionOperation,
@@ -87,6 +88,7 @@ class RunMachine(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.verdicts: list[tuple[str, TaskReport, bool]] = []
         self.outcomes: list[tuple[AttemptRef, bool]] = []
+        self.asked: dict[str, str] = {}
         self.started = 0
         self.stopped = 0
 
@@ -197,6 +199,88 @@ class RunMachine(RuleBasedStateMachine):
         run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
         self.ask(lambda: self.story.cancel(run) if verb == "cancel" else self.story.terminate(run))
 
+    @precondition(lambda self: len(self.reports) > 2 * len(self.asked) + 1)
+    @rule(data=st.data(), seconds=st.sampled_from([20, 300]))
+    def ask_to_cancel(self, data: st.DataObject, seconds: int) -> None:
+        """Somebody asks the code of a run to cancel itself; asking again finds the first one."""
+        run = self.runs[data.draw(st.sampled_from(sorted(self.runs)))]
+        known = run.cancellation
+        told = self.ask(lambda: self.story.request_cancellation(run, seconds=seconds))
+        if told is None:
+            return
+        assert told.duplicate == (known is not None)
+        self.asked.setdefault(run.run_id, told.observation.request_id)
+        assert run.cancellation is not None
+        assert run.cancellation.request_id == told.observation.request_id
+
+    # Workers on cancellations --------------------------------------------------------------------
+
+    def interruptible(self) -> list[str]:
+        """Runs whose code was asked to cancel and whose worker knows of such requests."""
+        return sorted(
+            run_id
+            for run_id, run in self.runs.items()
+            if run.cancellation is not None
+            and run.cancellation.delivered is None
+            and run.task is not None
+            and run.task.kind is TaskKind.PROGRESS
+            and (WORKFLOW_TASK in ready_places(run) or (is_leased(run) and run.task.cooperative))
+        )
+
+    @precondition(lambda self: self.interruptible())
+    @rule(data=st.data(), again=st.booleans())
+    def deliver_a_cancellation(self, data: st.DataObject, again: bool) -> None:
+        """The worker names a call; where the code can stand, it is interrupted."""
+        run = self.runs[data.draw(st.sampled_from(self.interruptible()))]
+        if not is_leased(run):
+            self.take(run.run_id, WORKFLOW_TASK, "w1")
+        assert run.cancellation is not None
+        call = data.draw(st.sampled_from(calls_of(run)))
+        report, before = report_of(run), run.history_count
+        told = self.ask(lambda: self.story.deliver_cancellation(run, **call, report=report))
+        if told is None:
+            return
+        assert (told.waiting is None) == (run.cancellation.delivered is not None)
+        if told.waiting is None:
+            kind = event_of(run.events[-1]).event_type
+            assert kind == "CooperativeCancellationDelivered"
+            assert run.history_count > before
+            assert is_leased(run), "the worker goes on with the clean-up"
+        if again:
+            with self.story.unchanged():
+                repeat = self.story.deliver_cancellation(run, **call, report=report)
+            assert repeat == told
+
+    @precondition(lambda self: self.stopping())
+    @rule(data=st.data(), again=st.booleans())
+    def acknowledge_a_stop(self, data: st.DataObject, again: bool) -> None:
+        """The worker of a cancelled activity has ended it."""
+        ref = data.draw(st.sampled_from(self.stopping()))
+        run = self.runs[ref.run_id]
+        assert not self.story.ask_activity(ref).can_continue
+        told = self.ask(lambda: self.story.acknowledge_stop(run, ref))
+        assert told is not None
+        if again and not run.is_closed:
+            with self.story.unchanged():
+                assert self.story.acknowledge_stop(run, ref).duplicate
+
+    def stopping(self) -> list[AttemptRef]:
+        """Attempts that were running when their activities were cancelled."""
+        found = []
+        for ref in self.attempts:
+            run = self.runs[ref.run_id]
+            operation = run.operations.get(ref.sequence)
+            waited_for = (
+                isinstance(operation, Activity)
+                and operation.cancel_requested
+                and operation.lease is not None
+                and operation.attempt_id == ref.attempt_id
+            )
+            told = [] if run.cancellation is None else run.cancellation.stopped
+            if waited_for or ref.attempt_id in {stopped.attempt_id for stopped in told}:
+                found.append(ref)
+        return found
+
     # Workers on workflow tasks -------------------------------------------------------------------
 
     @precondition(lambda self: self.ready())
@@ -207,8 +291,9 @@ class RunMachine(RuleBasedStateMachine):
     def take(self, run_id: str, place: int, owner: str) -> None:
         run = self.runs[run_id]
         if place == WORKFLOW_TASK:
-            # One kind of worker tells what it validates, the other does not.
-            if owner == "w1" or is_judged(run):
+            # One kind of worker tells what it validates, and can be asked to cancel; the other
+            # does neither.
+            if owner == "w1" or is_judged(run) or is_asked(run):
                 self.story.lease_validation(run, owner)
             else:
                 self.story.lease(run, owner, sdk_version=SDK_0_4)
@@ -398,7 +483,8 @@ class RunMachine(RuleBasedStateMachine):
         keep = self.story.heartbeat if beat else self.story.renew_activity
         view = self.ask(lambda: keep(run, sequence))
         assert view is not None
-        assert view.can_continue
+        stopping = self.story.activity(run, sequence).cancel_requested
+        assert view.can_continue != (stopping and beat)
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), verb=st.sampled_from(["complete", "fail", "heartbeat", "renew"]))
@@ -456,6 +542,18 @@ class RunMachine(RuleBasedStateMachine):
         for fold in self.folds.values():
             for run_id in fold.closed_children:
                 assert self.newest(run_id).is_closed, "the policy reached the child"
+            for run_id in fold.asked_children:
+                child = self.newest(run_id)
+                assert child.is_closed or child.cancellation or self.was_delivered(run_id)
+
+    def was_delivered(self, run_id: str) -> bool:
+        """Whether some run of the chain was cancelled, after which its code went on."""
+        run: Run | None = self.runs[run_id]
+        while run is not None:
+            if run.cancellation is not None and run.cancellation.delivered is not None:
+                return True
+            run = self.runs[run.continued_to_run_id] if run.continued_to_run_id else None
+        return False
 
     def newest(self, run_id: str) -> Run:
         run = self.runs[run_id]
@@ -491,7 +589,14 @@ class RunMachine(RuleBasedStateMachine):
             assert fold.search_attributes == run.search_attributes
             assert fold.update == (None if run.update is None else run.update.update_id)
             assert fold.closed == ((run.status, run.closed_reason) if run.is_closed else None)
-            assert not fold.undecided, "a member ended and nobody won"
+            asked = run.cancellation
+            assert (asked is not None and asked.event_id is not None) == (
+                fold.requested is not None
+            )
+            if asked is not None and asked.delivered is not None:
+                assert fold.delivered == asked.delivered.sequence
+            elif fold.requested is None:
+                assert not fold.undecided, "a member ended and nobody won"
 
     @invariant()
     def statuses_move_along_the_table(self) -> None:
@@ -513,7 +618,7 @@ class RunMachine(RuleBasedStateMachine):
                 if isinstance(operation, Activity) and operation.outcome is None:
                     leased = operation.state is TaskState.LEASED
                     assert leased == (operation.lease is not None)
-                    assert operation.held == [] or is_leased(run)
+                    assert operation.held == [] or is_leased(run) or is_unseen(run)
 
     @invariant()
     def every_open_run_has_a_cause_and_its_deadline_is_armed_in_time(self) -> None:
@@ -536,7 +641,10 @@ class RunMachine(RuleBasedStateMachine):
         if cause.kind == "child":
             assert cause.run_id in self.runs
         if cause.kind == "signal" and cause.sequence is None:
-            assert not run.operations
+            assert all(operation.detached for operation in run.operations.values())
+        if run.cancellation is not None:
+            assert cause.until is not None, "the deadline of its clean-up ends it"
+            assert cause.until <= run.cancellation.deadline_at
         assert run.task is not None or not (run.inbox or run.update), "messages are handed over"
         if cause.update_id is not None:
             assert cause.update_id in {update.update_id for update in open_updates(run)}
@@ -608,10 +716,11 @@ class RunMachine(RuleBasedStateMachine):
         if cause is None:
             return
         if cause.kind == "workflow_task_ready":
-            self.story.work(run, complete_run())
+            self.take(run.run_id, WORKFLOW_TASK, "w1")
+            self.story.complete(run, complete_run())
         elif cause.kind == "workflow_task_leased":
             self.story.complete(run, complete_run())
-        elif cause.update_id is not None and (cause.owner or cause.until is None):
+        elif cause.update_id is not None and not is_delayed(run):
             self.act_on_update(run)
         elif cause.kind == "activity" and cause.sequence is not None:
             self.act_on_activity(run, cause.sequence)
@@ -657,6 +766,34 @@ def ready_places(run: Run) -> list[int]:
 
 def is_leased(run: Run) -> bool:
     return run.task is not None and run.task.state is TaskState.LEASED
+
+
+def is_delayed(run: Run) -> bool:
+    return run.task is not None and run.task.state is TaskState.DELAYED
+
+
+def is_asked(run: Run) -> bool:
+    """Whether history tells that the run's code was asked to cancel itself."""
+    return run.cancellation is not None and run.cancellation.event_id is not None
+
+
+def calls_of(run: Run) -> list[dict[str, Any]]:
+    """Calls at which the code of a run could stand, right and wrong ones."""
+    following = run.next_sequence
+    calls: list[dict[str, Any]] = [
+        {"call_kind": "timer", "sequence": following},
+        {"call_kind": "local_activity", "sequence": following},
+        {"call_kind": "parallel", "sequence": following, "span": 2},
+        {"call_kind": "timer", "sequence": following + 1},
+    ]
+    for sequence, operation in run.operations.items():
+        calls.append({"call_kind": KINDS[type(operation)], "sequence": sequence})
+    for group in run.groups.values():
+        calls.append({"call_kind": "parallel", "sequence": group.base, "span": group.size})
+        for member in group.members:
+            call = {"call_kind": "selection_handle", "sequence": following}
+            calls.append({**call, "operation": (member.base, member.size)})
+    return calls
 
 
 def is_judged(run: Run) -> bool:

@@ -164,6 +164,25 @@ CASES = (
     Case("session-requirements", "only a capable worker gets a session", since="2.12.0"),
     Case("session-at-once", "a session runs several activities at once", since="2.12.0"),
     Case("session-verbs", "a worker makes, keeps and closes a session", since="2.12.0"),
+    # 21b · cooperative cancellation
+    Case("cancel-timer", "code that sleeps is interrupted and tidies up", since="2.12.0"),
+    Case("cancel-condition", "code that waits is interrupted at its wait", since="2.12.0"),
+    Case("cancel-activity-of-another-worker", "heartbeats tell it too", since="2.12.0"),
+    Case("cancel-activity-abandoned", "an abandoned activity goes on", since="2.12.0"),
+    Case("cancel-child-abandoned", "an abandoned child goes on", since="2.12.0"),
+    Case("cancel-child-too", "the request reaches the child", since="2.12.0"),
+    Case("cancel-child-and-wait", "the code waits for its child's clean-up", since="2.12.0"),
+    Case("cancel-parallel", "a list is interrupted as one call", since="2.12.0"),
+    Case("cancel-selection", "a selection is interrupted before anybody won", since="2.12.0"),
+    Case("cancel-selection-handle", "the wait for a loser is interrupted", since="2.12.0"),
+    Case("cancel-local-activity", "local work is interrupted", since="2.12.0"),
+    Case("cancel-early", "a run is cancelled at its very first call", since="2.12.0"),
+    Case("cancel-shielded", "a shield keeps the request away", since="2.12.0"),
+    Case("cancel-with-messages", "messages find code that is cancelled", since="2.12.0"),
+    Case("cancel-uncaught", "a request that nobody catches cancels the run", since="2.12.0"),
+    Case("cancel-deadline", "code that does not end is ended", since="2.12.0"),
+    Case("cancel-nobody-asks", "a worker that was not asked gets no task", since="2.12.0"),
+    Case("cancel-hands-over", "a worker that knows how takes over", since="2.12.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),
@@ -190,6 +209,13 @@ CASES = (
     Case("standalone-cancelled", "it learns from its heartbeat that it was cancelled"),
     Case("standalone-duplicates", "a running id is refused, a finished one starts again"),
 )
+
+ALONE = (
+    Case("cancel-activity", "an activity is let go with its caller", since="2.12.0"),
+    Case("cancel-activity-and-wait", "the code waits until it has stopped", since="2.12.0"),
+)
+"""Played one after the other: the SDK starts a process for each activity and gives it five seconds,
+which a driver that plays sixteen cases at once does not have."""
 
 
 def cases_of(release: str) -> list[Case]:

@@ -123,6 +123,12 @@ def replay_cold(events: Sequence[Event], *, run_id: str, following: Sequence[Eve
         before = _before_the_closing(events)
         commands = _REPLAYER.replay(before, run_id=run_id).commands
         ended = [command for command in commands if isinstance(command, _ENDS)]
+        if "CooperativeCancellationDelivered" in kinds(events) and ended:
+            # The code was asked to cancel, and did not catch it.
+            (end,) = ended
+            assert isinstance(end, FailWorkflow)
+            assert end.exception_type == "WorkflowCancelled"
+            return
         assert not ended, f"the run was closed from outside, yet its code ended in {ended!r}"
 
 

@@ -69,9 +69,11 @@ class Run:
         """The event types of the newest run."""
         return kinds(await self.history())
 
-    async def event(self, event_type: str, *, times: int = 1) -> Event:
+    async def event(self, event_type: str, *, times: int = 1, patience: float = PATIENCE) -> Event:
         """Wait until history tells `event_type` that often; its last occurrence."""
-        events = await until(self.history, lambda events: kinds(events).count(event_type) >= times)
+        events = await until(
+            self.history, lambda events: kinds(events).count(event_type) >= times, patience
+        )
         return [event for event in events if kind(event) == event_type][times - 1]
 
     async def child(self) -> "Run":
@@ -151,12 +153,14 @@ async def working(worker: Worker) -> AsyncIterator[asyncio.Task[None]]:
             await loop
 
 
-async def until(look: Callable[[], Any], enough: Callable[[Any], bool]) -> Any:
+async def until(
+    look: Callable[[], Any], enough: Callable[[Any], bool], patience: float = PATIENCE
+) -> Any:
     """Look again and again, as the SDK itself does, until the answer is enough."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE
+    deadline = asyncio.get_running_loop().time() + patience
     while not enough(seen := await look()):
         if asyncio.get_running_loop().time() > deadline:
-            raise TimeoutError(f"not enough after {PATIENCE} s: {str(seen)[-2000:]}")
+            raise TimeoutError(f"not enough after {patience} s: {str(seen)[-2000:]}")
         await asyncio.sleep(GLANCE)
     return seen
 

@@ -49,9 +49,18 @@ class Report:
         return self.verdicts.get(case, Verdict(case, ok=False, story=missing))
 
 
-def drive(release: str, url: str, *, cases: str = "all", deadline_seconds: float = 180.0) -> Report:
+def drive(
+    release: str,
+    url: str,
+    *,
+    cases: str = "all",
+    at_once: int = 16,
+    case_timeout: float = 55.0,
+    deadline_seconds: float = 180.0,
+) -> Report:
     """Play cases with this release against the server, in one process."""
     command = [str(python_of(release)), "-m", "tests.sdk.drive", "--server", url, "--case", cases]
+    command += ["--at-once", str(at_once), "--timeout", str(case_timeout)]
     try:
         finished = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=deadline_seconds

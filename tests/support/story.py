@@ -20,11 +20,13 @@ from perdure.core.run.command import (
     Command,
 )
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.interruption import Acknowledged, Delivery
 from perdure.core.run.moment import Moment
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import (
     WORKFLOW_TASK,
     Activity,
+    Boundary,
     Child,
     Lease,
     Refusal,
@@ -36,6 +38,7 @@ from perdure.core.run.state import (
 from perdure.core.run.task import request_task
 from perdure.core.run.validation import Judged
 from perdure.engine.activity_tasks import (
+    AskActivity,
     AttemptRef,
     AttemptView,
     CompleteActivity,
@@ -43,6 +46,12 @@ from perdure.engine.activity_tasks import (
     HeartbeatActivity,
     Recorded,
     RenewActivity,
+)
+from perdure.engine.cancelling import (
+    AcknowledgeStop,
+    DeliverCancellation,
+    RequestCancellation,
+    Requested,
 )
 from perdure.engine.control import (
     CancelRun,
@@ -124,7 +133,7 @@ def validator(worker_id: str = WORKER, *validated: str) -> Worker:
     """A worker whose code takes the updates `add` and `close` and validates some of them."""
     told = worker(worker_id)
     told.workflow_types = ["order"]
-    told.capabilities = ["update_validation_tasks"]
+    told.capabilities = ["update_validation_tasks", "cooperative_cancellation"]
     told.contracts = {
         "order": {
             "updates": ["add", "close"],
@@ -445,6 +454,52 @@ class Story:
         refusal = Refusal(reason, "it does not fit")
         operation = RejectUpdate(run.namespace, run.run_id, report or report_of(run), refusal)
         return cast(Judged, self.decide(operation))
+
+    def request_cancellation(
+        self, run: Run, *, reason: str | None = "enough", seconds: int = 60
+    ) -> Requested:
+        """Ask the run's code to cancel itself."""
+        operation = RequestCancellation(_target(run), reason=reason, timeout_seconds=seconds)
+        return cast(Requested, self.decide(operation))
+
+    def deliver_cancellation(
+        self,
+        run: Run,
+        call_kind: str,
+        sequence: int,
+        *,
+        span: int = 1,
+        operation: tuple[int, int] | None = None,
+        report: TaskReport | None = None,
+        request_id: str | None = None,
+    ) -> Delivery:
+        """The worker that has the task names the call at which its code stands."""
+        assert run.cancellation is not None or request_id is not None
+        named = "" if run.cancellation is None else run.cancellation.request_id
+        boundary = Boundary(
+            sequence=sequence,
+            call_kind=call_kind,
+            span=span,
+            operation_sequence=None if operation is None else operation[0],
+            operation_span=1 if operation is None else operation[1],
+        )
+        deliver = DeliverCancellation(
+            run.namespace,
+            run.run_id,
+            report or report_of(run),
+            request_id=request_id or named,
+            boundary=boundary,
+        )
+        return cast(Delivery, self.decide(deliver))
+
+    def acknowledge_stop(self, run: Run, ref: AttemptRef) -> Acknowledged:
+        """Whoever ran a cancelled attempt says that it has stopped."""
+        assert run.cancellation is not None
+        operation = AcknowledgeStop(ref, run.cancellation.request_id)
+        return cast(Acknowledged, self.decide(operation))
+
+    def ask_activity(self, ref: AttemptRef) -> AttemptView:
+        return cast(AttemptView, self.decide(AskActivity(ref)))
 
     def wake(self, run: Run) -> None:
         """The run gets a task for no reason."""

@@ -16,6 +16,7 @@ ON_BOTH_STORES = {
     "test_activity_tasks",
     "test_bad_input",
     "test_capabilities",
+    "test_cancellation",
     "test_causes",
     "test_commanding",
     "test_local_activities",

@@ -65,7 +65,6 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
     """Some flags switch workers to behaviour that needs routes this server does not have."""
     capabilities = info["worker_protocol"]["server_capabilities"]
     for name in (
-        "cooperative_cancellation",
         "sticky_execution",
         "prepared_local_activities",
         "observability_context",

@@ -74,6 +74,25 @@ ADDITIONS: dict[str, set[str]] = {
     "UpdateAccepted": {"payload_codec"},
     "UpdateApplied": {"payload_codec"},
     "UpdateCompleted": {"payload_codec"},
+    "CooperativeCancellationRequested": {
+        "workflow_command_id",
+        "workflow_instance_id",
+        "workflow_run_id",
+        "requested_at",
+        "cleanup_deadline_at",
+        "reason",
+        "cancellation",
+    },
+    "CooperativeCancellationDelivered": {
+        "workflow_command_id",
+        "workflow_instance_id",
+        "workflow_run_id",
+        "sequence",
+        "call_kind",
+        "sequence_span",
+        "operation_sequence",
+        "operation_sequence_span",
+    },
     "SelectionOperationCancelled": {
         "selection_group_id",
         "member_key",
@@ -208,6 +227,19 @@ def tell_of_local_activities(wire: Wire) -> None:
     )
 
 
+def tell_of_cancellations(wire: Wire) -> None:
+    wire.register("capable", capabilities=["cooperative_cancellation"])
+    for kind, command in (("activity", schedule_activity()), ("timer", start_timer(60))):
+        wire.start(kind)
+        wire.complete(wire.take(worker_id="capable"), command)
+        asked = wire.control("POST", f"/workflows/{kind}/request-cancellation", {"reason": "r"})
+        request_id = asked.ok(202)["cancellation_request"]["request_id"]
+        task = wire.take(worker_id="capable")
+        call = {"request_id": request_id, "sequence": 1, "call_kind": kind}
+        wire.report(task, "deliver-cancellation", **call).ok()
+        wire.complete(task, fail_workflow("x", exception_type="WorkflowCancelled"))
+
+
 def tell_of_stops(wire: Wire) -> None:
     for verb in ("cancel", "terminate"):
         wire.run_to(
@@ -336,6 +368,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
             tell_of_markers,
             tell_of_activities,
             tell_of_local_activities,
+            tell_of_cancellations,
             tell_of_stops,
             tell_of_waits,
             tell_of_children,

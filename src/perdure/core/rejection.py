@@ -223,6 +223,31 @@ class UpdateValidationDuplicate(Rejection):
     reason = "duplicate_update_validation_completion"
 
 
+# Cooperative cancellation.
+class CooperativeCancellationUnavailable(Rejection):
+    """The worker speaks too old a protocol, or did not register for this."""
+
+    reason = "cooperative_cancellation_unavailable"
+
+
+class CancellationRequestNotFound(Rejection):
+    """Nobody asked this run to cancel itself, or not under this id."""
+
+    reason = "cancellation_request_not_found"
+
+
+class CancellationAlreadyDelivered(Rejection):
+    """It was delivered at another call."""
+
+    reason = "cancellation_already_delivered"
+
+
+class InvalidCancellationBoundary(Rejection):
+    """The named call is none at which the code can stand."""
+
+    reason = "invalid_cancellation_boundary"
+
+
 # Leases.
 class TaskNotLeased(Rejection):
     reason = "task_not_leased"

@@ -19,6 +19,7 @@ from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest, RunNotActive
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
+from perdure.core.run.task import workflow_name
 from perdure.dispatch.queries import QueryDesk, Watch
 from perdure.dispatch.query_messages import AskedQuery, QueryAnswer
 from perdure.engine.asking import ShowTarget
@@ -100,7 +101,7 @@ def _require_queryable(run: Run) -> tuple[str, Target]:
 
 
 def _target(run: Run) -> Target:
-    name = routing_name(run.workflow_type, run.build_id)
+    name = routing_name(workflow_name(run), run.build_id)
     return Target(run.namespace, run.queue, run.workflow_type, name)
 
 

@@ -18,6 +18,7 @@ from perdure.core.run.state import (
     workflow_task_id,
 )
 from perdure.core.run.update import judged_update
+from perdure.engine.cancelling import Observation, observe
 from perdure.engine.workflow_tasks import page_of
 
 
@@ -40,6 +41,7 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     events: list[bytes] | None
     resume: dict[str, str | int]
     build_id: str | None
+    cancellation: Observation | None = None
 
 
 class ValidationDelivery(Struct, frozen=True, kw_only=True):
@@ -112,7 +114,16 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         events=page_of(run, after=0, limit=page_size).events,
         resume=task.resume,
         build_id=run.build_id,
+        cancellation=_observed(run),
     )
+
+
+def _observed(run: Run) -> Observation | None:
+    """The request to cancel that the delivered history tells of."""
+    cancellation = run.cancellation
+    if cancellation is None or cancellation.event_id is None:
+        return None
+    return observe(cancellation)
 
 
 def deliver_validation(run: Run) -> ValidationDelivery:

@@ -13,7 +13,7 @@ from msgspec import structs
 from perdure.clock import Clock
 from perdure.core import rejection
 from perdure.core.fleet.answering import QUERY_TASKS
-from perdure.core.fleet.routing import routing_names
+from perdure.core.fleet.contract import workflow_names
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import POLL_ANSWERS_MAX, POLL_TIMEOUT_MAX, SECOND, WORKERS_MAX
 from perdure.core.rejection import Rejection
@@ -47,7 +47,7 @@ class QueryPoll:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.key = QueueName(worker.namespace, worker.queue)
-        self.names = routing_names(tuple(worker.workflow_types), worker.build_id)
+        self.names = workflow_names(worker)
         self.answer: asyncio.Future[QueryLease] = asyncio.get_running_loop().create_future()
 
     def is_of(self, worker: Worker) -> bool:

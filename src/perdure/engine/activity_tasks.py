@@ -126,6 +126,16 @@ def _next_workflow_task(run: Run) -> str | None:
     return None if run.task is None else workflow_task_id(run, run.task)
 
 
+class Acknowledgement(Struct, frozen=True):
+    """What a worker has to name when it says that a cancelled attempt has stopped."""
+
+    request_id: str
+    root_request_id: str
+    deadline_at: int
+    event_id: str
+    is_stopped: bool
+
+
 class AttemptView(Struct, frozen=True, kw_only=True):
     """How an attempt stands, for a worker that asks."""
 
@@ -142,6 +152,8 @@ class AttemptView(Struct, frozen=True, kw_only=True):
     session: Session | None = None
     run_closed_reason: str | None = None
     run_closed_at: int | None = None
+    # Of an attempt that is to stop because its caller was asked to cancel itself.
+    acknowledgement: Acknowledgement | None = None
 
 
 class HeartbeatActivity(AttemptOperation):
@@ -160,7 +172,7 @@ class HeartbeatActivity(AttemptOperation):
         run = self.require_run(world)
         stand = _standing(run, self._ref)
         if stand.activity is None:
-            return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
+            return _stopped(run, stand)
         session = renew_session(world, run, stand.activity, self._ref.owner)
         heartbeat_activity(
             run, world.moment, stand.activity, timeout=self._timeout, progress=self._progress
@@ -200,7 +212,7 @@ class AskActivity(AttemptOperation):
         run = self.require_run(world)
         stand = _standing(run, self._ref)
         if stand.activity is None:
-            return _stopped(run, stand.reason, cancel_requested=stand.cancel_requested)
+            return _stopped(run, stand)
         return _view(run, stand.activity, session=find_session(world, run, stand.activity))
 
 
@@ -248,12 +260,26 @@ def _view(
     )
 
 
-def _stopped(run: Run, reason: str | None, *, cancel_requested: bool) -> AttemptView:
+def _stopped(run: Run, stand: Standing) -> AttemptView:
     return AttemptView(
         can_continue=False,
-        cancel_requested=cancel_requested,
-        reason=reason,
+        cancel_requested=stand.cancel_requested,
+        reason=stand.reason,
         workflow_id=run.workflow_id,
         run_closed_reason=run.closed_reason,
         run_closed_at=run.closed_at,
+        acknowledgement=_acknowledgement(run, stand),
+    )
+
+
+def _acknowledgement(run: Run, stand: Standing) -> Acknowledgement | None:
+    cancellation = run.cancellation
+    if stand.acknowledged is None or cancellation is None or cancellation.event_id is None:
+        return None
+    return Acknowledgement(
+        cancellation.request_id,
+        cancellation.root_request_id,
+        cancellation.deadline_at,
+        cancellation.event_id,
+        stand.acknowledged,
     )

@@ -4,9 +4,20 @@ from typing import assert_never
 
 from msgspec import structs
 
+from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
+from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
-from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
+from perdure.core.run.effect import (
+    CancelChild,
+    CloseChild,
+    Effect,
+    StartRun,
+    TellParent,
+    TellParentContinued,
+)
+from perdure.core.run.settle import settle
+from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
 
@@ -20,6 +31,8 @@ def follow(effect: Effect) -> Operation:
             return ParentLearnsContinued(effect)
         case CloseChild():
             return ChildCloses(effect)
+        case CancelChild():
+            return ChildIsAskedToCancel(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:
@@ -92,7 +105,53 @@ class ChildCloses(Operation):
             return
         if child.is_closed:
             return
+        if self._effect.policy == "request_cancellation":
+            self._ask(world, child)
+            return
         close = terminate_run if self._effect.policy == "terminate" else cancel_run
         command_id = world.moment.ids.ulid()
         close(child, world.moment, command_id=command_id, reason=self._effect.reason)
+        world.changed(child)
+
+    def _ask(self, world: World, child: Run) -> None:
+        if child.cancellation is not None:
+            return
+        ask_to_cancel(
+            child,
+            world.moment,
+            reason=self._effect.reason,
+            timeout_seconds=CLEANUP_TIMEOUT_SECONDS_DEFAULT,
+            source=PARENT_CLOSE,
+        )
+        settle(child, world.moment)
+        world.changed(child)
+
+
+class ChildIsAskedToCancel(Operation):
+    """The request to cancel reaches a child."""
+
+    __slots__ = ("_effect",)
+    name = "child_is_asked_to_cancel"
+
+    def __init__(self, effect: CancelChild) -> None:
+        self._effect = effect
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._effect.run_id,)
+
+    def decide(self, world: World) -> None:
+        child = world.runs.get(self._effect.run_id)
+        if child is None:
+            return
+        if child.continued_to_run_id is not None:
+            world.follow_ups.append(
+                ChildIsAskedToCancel(
+                    structs.replace(self._effect, run_id=child.continued_to_run_id)
+                )
+            )
+            return
+        if child.is_closed or child.cancellation is not None:
+            return
+        pass_on(child, world.moment, self._effect.origin)
+        settle(child, world.moment)
         world.changed(child)

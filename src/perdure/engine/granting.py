@@ -1,6 +1,6 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
-from perdure.core.fleet.contract import declared_validators
+from perdure.core.fleet.contract import declared_validators, is_cooperative
 from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
 from perdure.core.run.standalone import fit_arguments
@@ -41,6 +41,7 @@ class Granting:
                 runtime=worker.runtime,
                 poll_id=poller.poll_id,
                 validators=declared_validators(worker, run.workflow_type),
+                cooperative=is_cooperative(worker),
             )
             attempt = task.attempt
         else:

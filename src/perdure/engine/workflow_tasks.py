@@ -9,7 +9,7 @@ from perdure.core.run.command import Command
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
 from perdure.core.run.message_stream import Consumption
 from perdure.core.run.settle import settle
-from perdure.core.run.state import Run, TaskReceipt, TaskState
+from perdure.core.run.state import Cancellation, Run, TaskReceipt, TaskState
 from perdure.core.run.task import release_task, renew_task, require_lease
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
@@ -105,10 +105,11 @@ class FailWorkflowTask(TaskOperation):
 
 
 class Renewed(Struct, frozen=True):
-    """A lease that goes on."""
+    """A lease that goes on, and whether its worker's code was asked to cancel meanwhile."""
 
     lease_expires_at: int
     run_status: str
+    cancellation: Cancellation | None = None
 
 
 class RenewWorkflowTask(TaskOperation):
@@ -129,7 +130,9 @@ class RenewWorkflowTask(TaskOperation):
         )
         expires_at = renew_task(run, world.moment, task, self._timeout)
         world.changed(run)
-        return Renewed(expires_at, str(run.status))
+        # Who did not register for it would take a request for a mistake and drop the task.
+        asked = run.cancellation if task.cooperative else None
+        return Renewed(expires_at, str(run.status), asked)
 
 
 class Page(Struct, frozen=True):

@@ -11,7 +11,14 @@ from perdure.core.rejection import (
     RunNotFound,
     StructuralLimitExceeded,
 )
-from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
+from perdure.core.run.effect import (
+    CancelChild,
+    CloseChild,
+    Effect,
+    StartRun,
+    TellParent,
+    TellParentContinued,
+)
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 from perdure.engine.matching import Grant
@@ -144,7 +151,7 @@ class World:
         if isinstance(effect, StartRun):
             self.opened(effect.run)
             return
-        assert isinstance(effect, TellParent | TellParentContinued | CloseChild)
+        assert isinstance(effect, TellParent | TellParentContinued | CloseChild | CancelChild)
         self.follow_ups.append(self._follow(effect))
 
     def opened(self, run: Run) -> None:

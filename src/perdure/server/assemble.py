@@ -23,6 +23,7 @@ from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.sessions import SESSION
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
+from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
@@ -203,6 +204,7 @@ class Server:
                     Redriving(self.engine, control_surface.of("redrive")),
                     sessions,
                     message_streams,
+                    Cancelling(self.engine, control_surface, worker_surface),
                     discovery,
                     payloads,
                     worker_surface,

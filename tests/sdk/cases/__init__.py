@@ -1,6 +1,7 @@
 """The cases of the catalogue, played with the release that runs this process."""
 
 from tests.sdk.cases import (
+    cancellation,
     client,
     freight,
     local,
@@ -20,6 +21,7 @@ from tests.sdk.cases.registry import DECLARED, Declared
 __all__ = [
     "DECLARED",
     "Declared",
+    "cancellation",
     "client",
     "freight",
     "local",

@@ -33,9 +33,9 @@ if since("2.0.0"):
     _CHAPTERS += [freight, messages, selections]
 
 if since("2.12.0"):
-    from tests.sdk.programs import local, sessions
+    from tests.sdk.programs import cancellation, local, sessions
 
-    _CHAPTERS += [local, sessions]
+    _CHAPTERS += [local, sessions, cancellation]
 
 WORKFLOWS = tuple(workflow for chapter in _CHAPTERS for workflow in chapter.WORKFLOWS)
 BY_NAME = {workflow.__workflow_name__: workflow for workflow in WORKFLOWS}

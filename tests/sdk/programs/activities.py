@@ -117,6 +117,25 @@ async def work_until_cancelled(key: str) -> str:
         raise
 
 
+@activity.defn(name="stay")
+async def stay(key: str) -> None:
+    """Heartbeat until the server says that nobody waits any more, at most for a few seconds."""
+    try:
+        for _ in range(100):
+            await activity.context().heartbeat({"still": "here"})
+            await asyncio.sleep(0.1)
+    except ActivityCancelled:
+        beacon(f"{key}:stopped").set()
+        raise
+
+
+@activity.defn(name="stay-here")
+async def stay_here(key: str) -> None:
+    """Tell the driver, then heartbeat until the worker is told to stop."""
+    beacon(f"{key}:here").set()
+    await stay(key)
+
+
 ACTIVITIES = (
     greet,
     add_one,
@@ -130,5 +149,7 @@ ACTIVITIES = (
     stall,
     beat,
     work_until_cancelled,
+    stay,
+    stay_here,
 )
 WORKFLOWS = ()

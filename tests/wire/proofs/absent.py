@@ -71,10 +71,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         "server.external_task_result",
         "server.invocable_carrier",
     ): no_route("POST", "/external-tasks", {}),
-    ("server.cooperative_cancellation",): each(
-        no_route("POST", "/workflows/o/request-cancellation", {}),
-        no_worker_route(f"{NOTHING}/deliver-cancellation"),
-    ),
     (
         "server.nexus_cooperative_cancellation",
         "server.nexus_cooperative_cancellation_binding_kinds",

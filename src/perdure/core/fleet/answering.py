@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.core.fleet.routing import routing_names
+from perdure.core.fleet.contract import workflow_names
 from perdure.core.fleet.worker import Worker
 from perdure.core.rejection import (
     InvalidQueryArguments,
@@ -39,7 +39,7 @@ def find_answerers(
             continue
         if target.workflow_type not in worker.workflow_types or not is_live(worker):
             continue
-        if target.name in routing_names((target.workflow_type,), worker.build_id):
+        if target.name in workflow_names(worker):
             able.append(worker)
         else:
             others = True

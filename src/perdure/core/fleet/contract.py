@@ -9,7 +9,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from perdure.core.fleet.routing import routing_name, routing_names, validation_name
+from perdure.core.fleet.routing import (
+    cooperative_name,
+    routing_name,
+    routing_names,
+    validation_name,
+)
 from perdure.core.fleet.worker import Worker
 from perdure.core.rejection import (
     UpdateValidationUnsupported,
@@ -19,6 +24,9 @@ from perdure.core.rejection import (
 
 VALIDATION_TASKS = "update_validation_tasks"
 """The capability of a worker that can be asked to validate an update."""
+
+COOPERATIVE_CANCELLATION = "cooperative_cancellation"
+"""The capability of a worker whose code can be asked to cancel itself."""
 
 
 class Place(Struct, frozen=True):
@@ -99,6 +107,11 @@ def needs_validation(
     )
 
 
+def workflow_names(worker: Worker) -> frozenset[str]:
+    """The workflow tasks that a worker can take."""
+    return _with_cooperative(worker, tuple(worker.workflow_types))
+
+
 def validation_names(worker: Worker) -> frozenset[str]:
     """The validations that a worker can take."""
     if VALIDATION_TASKS not in worker.capabilities:
@@ -108,14 +121,25 @@ def validation_names(worker: Worker) -> frozenset[str]:
         for workflow_type in worker.workflow_types
         for update_name in declared_validators(worker, workflow_type) or ()
     ]
-    return routing_names(tuple(names), worker.build_id)
+    return _with_cooperative(worker, tuple(names))
+
+
+def is_cooperative(worker: Worker) -> bool:
+    """Whether the worker's code can be asked to cancel itself."""
+    return COOPERATIVE_CANCELLATION in worker.capabilities
+
+
+def _with_cooperative(worker: Worker, names: tuple[str, ...]) -> frozenset[str]:
+    if is_cooperative(worker):
+        names += tuple(cooperative_name(name) for name in names)
+    return routing_names(names, worker.build_id)
 
 
 def takeable(worker: Worker, kind: str, *, progress: bool, validations: bool) -> frozenset[str]:
     """The names of the tasks that a poll of a worker can be given."""
     if kind == "activity":
         return routing_names(tuple(worker.activity_types), worker.build_id)
-    names = routing_names(tuple(worker.workflow_types) if progress else (), worker.build_id)
+    names = workflow_names(worker) if progress else frozenset()
     return names | validation_names(worker) if validations else names
 
 

@@ -30,6 +30,14 @@ def plain_of_name(name: str) -> str:
     return name.partition(_OF_SESSION)[0]
 
 
+def cooperative_name(name: str) -> str:
+    """What a task of a run that is asked to cancel itself is looked for under.
+
+    Only workers that know of such requests may have it: others would go on as if nobody had asked.
+    """
+    return f"{name}\x1d"
+
+
 @lru_cache(maxsize=64)
 def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
     """What a worker can take: free tasks of its types, and those of its own build."""

@@ -18,6 +18,7 @@ from perdure.core.rejection import (
     StaleAttempt,
     TaskNotFound,
 )
+from perdure.core.run.cancellation import find_stopped
 from perdure.core.run.closing import stop_details, stop_reason, was_stopped
 from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.deadline import arm, operation_due
@@ -25,9 +26,12 @@ from perdure.core.run.history import encode, held, raw
 from perdure.core.run.host import complete_host, fail_host
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import note, resolve, settle
-from perdure.core.run.state import Activity, Lease, RetryPolicy, Run, TaskState
+from perdure.core.run.state import Activity, Cancellation, Lease, RetryPolicy, Run, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import withdraw
+
+CANCELLATION_REQUESTED = "cancellation_requested"
+"""Why an attempt has to stop whose caller was asked to cancel itself."""
 
 LEASE_MAX = 86_400 * SECOND
 """No lease is longer than a day, whatever a start-to-close time-out allows."""
@@ -54,6 +58,8 @@ class Standing(NamedTuple):
     cancel_requested: bool
     reason: str | None
     activity: Activity | None
+    # Of an attempt that was cancelled with its caller: whether its worker said that it stopped.
+    acknowledged: bool | None = None
 
 
 def lease_activity(
@@ -93,6 +99,25 @@ def lease_timeout(activity: Activity, timeout: int) -> int:
     if allowed is None or activity.timeouts.heartbeat is not None:
         return timeout
     return min(max(timeout, allowed * SECOND), LEASE_MAX)
+
+
+def cancelled_members(activity: Activity, cancellation: Cancellation, now: int) -> dict[str, Any]:
+    """What history tells of an activity that was cancelled with its caller."""
+    return {
+        "workflow_command_id": cancellation.request_id,
+        **_identity(activity),
+        "attempt_number": activity.attempt or None,
+        "cancelled_at": instant.text(now),
+        "message": "the code that waited for it was cancelled",
+    }
+
+
+def end_cancelled(run: Run, moment: Moment, activity: Activity, cancellation: Cancellation) -> None:
+    """An activity that was asked to stop has stopped, or nobody is left who could say so."""
+    activity.lease = None
+    members = cancelled_members(activity, cancellation, moment.now)
+    resolve(run, activity, held("ActivityCancelled", members, activity, failed=True))
+    settle(run, moment)
 
 
 def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
@@ -153,7 +178,7 @@ def complete_activity(run: Run, moment: Moment, activity: Activity, result: byte
 
 def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
     """The attempt failed. Returns whether another one follows."""
-    retryable = not failure.non_retryable and not failure.cancelled
+    retryable = not (failure.non_retryable or failure.cancelled or activity.cancel_requested)
     if retryable and _may_retry(run, activity, moment.now, failure):
         _schedule_retry(run, moment, activity, failure)
         settle(run, moment)
@@ -214,6 +239,9 @@ def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -
 
 def redeliver_activity(run: Run, moment: Moment, activity: Activity) -> None:
     """The lease ended without a word: the worker is gone, the work is not."""
+    if activity.cancel_requested and run.cancellation is not None:
+        end_cancelled(run, moment, activity, run.cancellation)
+        return
     activity.lease = None
     _make_available(run, activity, moment.now, moment.now)
 
@@ -263,14 +291,19 @@ def renew_activity(run: Run, moment: Moment, activity: Activity, *, timeout: int
 
 def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standing:
     """Whether an attempt may go on. Answers also what a refusal would say of a live worker."""
+    stopped = find_stopped(run, attempt_id)
+    if stopped is not None and stopped.owner == owner:
+        return Standing(False, True, CANCELLATION_REQUESTED, None, stopped.acknowledged)
     try:
         activity = require_attempt(run, sequence=sequence, attempt_id=attempt_id, owner=owner)
     except (RunClosed, RunCancelled, RunTerminated):
-        stopped = was_stopped(run)
-        return Standing(False, True, stop_reason(run) if stopped else "run_closed", None)
+        reason = stop_reason(run) if was_stopped(run) else "run_closed"
+        return Standing(False, True, reason, None)
     except StaleAttempt:
         gone = sequence not in run.operations
         return Standing(False, True, "activity_not_running" if gone else "stale_attempt", None)
+    if activity.cancel_requested:
+        return Standing(False, True, CANCELLATION_REQUESTED, None, False)
     return Standing(True, False, None, activity)
 
 

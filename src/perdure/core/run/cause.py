@@ -2,11 +2,12 @@
 
 from typing import assert_never
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perdure.core import instant
 from perdure.core.run.state import (
     Activity,
+    Cancellation,
     Child,
     ConditionWait,
     GroupMode,
@@ -34,19 +35,36 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str | None = None
     last_failure: str | None = None
     update_id: str | None = None
+    request_id: str | None = None
 
 
 def next_cause(run: Run) -> Cause | None:
     """Exactly one cause for an open run, none for a closed one."""
     if run.is_closed:
         return None
+    cause = _next_cause(run)
+    return cause if run.cancellation is None else _until_closed(cause, run.cancellation)
+
+
+def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
+    """A run that was asked to cancel itself is closed at a deadline, whatever it waits for."""
+    at = cancellation.deadline_at
+    return structs.replace(
+        cause,
+        text=f"{cause.text}; asked to cancel, it is closed at {instant.text(at)}",
+        until=at if cause.until is None else min(cause.until, at),
+        request_id=cancellation.request_id,
+    )
+
+
+def _next_cause(run: Run) -> Cause:
     if run.task is not None:
         return _task(run, run.task)
     if run.wait is not None and run.wait in run.operations:
         wait = run.operations[run.wait]
         return _message(run, wait) or _operation(wait)
     # What has an outcome already waits for the rest of its list; the rest is the cause.
-    waiting = [operation for operation in run.operations.values() if operation.outcome is None]
+    waiting = [o for o in run.operations.values() if o.outcome is None and not o.detached]
     if waiting:
         return _operation(min(waiting, key=lambda o: (_comes_last(run, o), o.sequence)))
     return Cause(kind="signal", text="waits for a signal; nothing else is open")

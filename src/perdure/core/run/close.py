@@ -1,16 +1,29 @@
 """Closing runs. A closed run stays closed; what it still had open is let go."""
 
 from perdure.core import instant
+from perdure.core.run.cancellation import carry_over
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
 from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
-from perdure.core.run.settle import record_held
+from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
-from perdure.core.run.state import Activity, Child, Failure, Run, Signal, StreamMessage, Timer
+from perdure.core.run.state import (
+    Activity,
+    Cancellation,
+    Child,
+    Failure,
+    Run,
+    Signal,
+    StreamMessage,
+    Timer,
+)
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.core.run.update import let_updates_go
+
+CANCELLED = "WorkflowCancelled"
+"""What a cancelled run ends with, and what its code raises when it does not catch the request."""
 
 _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 
@@ -33,7 +46,15 @@ def fail_run(
     category: str = "application",
     source: tuple[str, str] | None = None,
 ) -> None:
-    """The code raised, or the activity failed that the run is there for: then it is the source."""
+    """The code raised, or the activity failed that the run is there for: then it is the source.
+
+    What the code raised because it was asked to cancel itself is no failure.
+    """
+    cancellation = run.cancellation
+    delivered = cancellation is not None and cancellation.delivered is not None
+    if cancellation is not None and delivered and command.exception_type == CANCELLED:
+        end_cancelled_run(run, moment, cancellation)
+        return
     source_kind, source_id = source or ("workflow_run", run.run_id)
     run.failure = Failure(
         failure_id=moment.ids.ulid(),
@@ -93,6 +114,7 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
         continued=True,
     )
     run.continued_to_run_id = successor.run_id
+    carry_over(run, moment, successor)
     let_updates_go(run, moment, category="cancelled", ended="continued as new")
     record(
         run,
@@ -106,6 +128,7 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
         },
     )
     hand_over_streams(run, successor, moment, left_behind(run))
+    settle(successor, moment)
     _close(run, moment, RunStatus.COMPLETED, "continued")
     run.unsaved.effects.append(StartRun(successor))
     if run.parent is not None:
@@ -121,6 +144,18 @@ def cancel_run(run: Run, moment: Moment, *, command_id: str, reason: str | None)
 def terminate_run(run: Run, moment: Moment, *, command_id: str, reason: str | None) -> None:
     """Close the run from outside, by force."""
     _stop(run, moment, RunStatus.TERMINATED, command_id=command_id, reason=reason)
+
+
+def end_cancelled_run(
+    run: Run, moment: Moment, cancellation: Cancellation, *, expired: bool = False
+) -> None:
+    """The code ended as it was asked to, or its time for that is over."""
+    _release_held(run, moment)
+    reason = cancellation.reason
+    if expired:
+        reason = "the deadline of its clean-up passed" + (f" ({reason})" if reason else "")
+    ids = _command_ids(run, cancellation.request_id)
+    _end_stopped(run, moment, RunStatus.CANCELLED, ids=ids, reason=reason)
 
 
 def time_out_run(run: Run, moment: Moment) -> None:
@@ -163,33 +198,44 @@ def _stop(
 ) -> None:
     cancelled = status is RunStatus.CANCELLED
     _release_held(run, moment)
-    ids = {
-        "workflow_command_id": command_id,
-        "workflow_instance_id": run.workflow_id,
-        "workflow_run_id": run.run_id,
-    }
+    ids = _command_ids(run, command_id)
     record(
         run,
         moment,
         "CancelRequested" if cancelled else "TerminateRequested",
         {**ids, "command_type": "cancel" if cancelled else "terminate", "reason": reason},
     )
+    _end_stopped(run, moment, status, ids=ids, reason=reason)
+
+
+def _command_ids(run: Run, command_id: str) -> dict[str, str]:
+    return {
+        "workflow_command_id": command_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+    }
+
+
+def _end_stopped(
+    run: Run, moment: Moment, status: RunStatus, *, ids: dict[str, str], reason: str | None
+) -> None:
+    cancelled = status is RunStatus.CANCELLED
     let_updates_go(run, moment, category=status.value, ended=f"was {status.value}")
-    _record_cancelled_work(run, moment, command_id)
+    _record_cancelled_work(run, moment, ids["workflow_command_id"])
     sentence = f"Workflow {status.value}"
     message = f"{sentence}: {reason}" if reason else f"{sentence}."
     run.failure = Failure(
         failure_id=moment.ids.ulid(),
         message=message,
         category=status.value,
-        exception_type="WorkflowCancelled" if cancelled else "WorkflowTerminated",
-        exception_class="WorkflowCancelled" if cancelled else "WorkflowTerminated",
+        exception_type=CANCELLED if cancelled else "WorkflowTerminated",
+        exception_class=CANCELLED if cancelled else "WorkflowTerminated",
     )
     _apply_parent_close_policy(run, moment, status.value)
     record(
         run,
         moment,
-        "WorkflowCancelled" if cancelled else "WorkflowTerminated",
+        CANCELLED if cancelled else "WorkflowTerminated",
         {
             **ids,
             "failure_id": run.failure.failure_id,

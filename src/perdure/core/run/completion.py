@@ -105,7 +105,9 @@ def complete_task(
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
     _check(run, task, commands)
     check_consumption(run, consumption)
+    told = run.history_count
     receipt = finish_task(run, task, "completed")
+    _note_seen(run, task)
     if run.status is RunStatus.PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
@@ -118,6 +120,8 @@ def complete_task(
         _apply(run, moment, commands, receipt)
     if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+    if _must_look_again(run, commands) and run.history_count > told:
+        request_task(run, moment)
     settle(run, moment)
     return receipt
 
@@ -134,6 +138,7 @@ def fail_task(
     )
     if failure_type == WAITING_FOR_HISTORY and task.kind is TaskKind.PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
+        _note_seen(run, task)
         _close_open_wait(run, moment, task, ())
         if run.status is RunStatus.PENDING:
             run.status = RunStatus.WAITING
@@ -146,6 +151,26 @@ def fail_task(
         retry_task(run, moment, message if failure_type is None else f"{failure_type}: {message}")
     settle(run, moment)
     return receipt
+
+
+def _note_seen(run: Run, task: WorkflowTask) -> None:
+    """The worker has answered a task whose history told of a request to cancel."""
+    cancellation = run.cancellation
+    if cancellation is not None and cancellation.event_id is not None:
+        cancellation.seen = cancellation.seen or task.kind is TaskKind.PROGRESS
+
+
+def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
+    """Whether the code stands at the call where it is to be cancelled.
+
+    A worker first commits what the code did before that call; nothing but another task would bring
+    it back.
+    """
+    cancellation = run.cancellation
+    if run.is_closed or cancellation is None or cancellation.event_id is None:
+        return False
+    waits = any(isinstance(command, BLOCKING) for command in commands)
+    return cancellation.delivered is None and not waits and not is_blocked(run)
 
 
 def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:

@@ -31,6 +31,8 @@ def next_due(run: Run) -> int | None:
     if run.is_closed:
         return None
     moments = [run.run_deadline_at, run.execution_deadline_at]
+    if run.cancellation is not None:
+        moments.append(run.cancellation.deadline_at)
     task = run.task
     if task is not None:
         if task.lease is not None:

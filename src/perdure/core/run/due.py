@@ -2,7 +2,7 @@
 
 from perdure.core import instant
 from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
-from perdure.core.run.close import overdue, time_out_run
+from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
 from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
 from perdure.core.run.history import held
 from perdure.core.run.moment import Moment
@@ -29,6 +29,9 @@ def fire_due(run: Run, moment: Moment) -> None:
         return
     if overdue(run, moment.now):
         time_out_run(run, moment)
+        return
+    if run.cancellation is not None and run.cancellation.deadline_at <= moment.now:
+        end_cancelled_run(run, moment, run.cancellation, expired=True)
         return
     if run.updates_open:
         expire_validations(run, moment)

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.run.state import Run
+from perdure.core.run.state import Cancellation, Run
 
 
 class StartRun(Struct, frozen=True):
@@ -35,4 +35,11 @@ class CloseChild(Struct, frozen=True):
     reason: str
 
 
-Effect: TypeAlias = StartRun | TellParent | TellParentContinued | CloseChild
+class CancelChild(Struct, frozen=True):
+    """The parent was asked to cancel itself, and its policy asks this child too."""
+
+    run_id: str
+    origin: Cancellation
+
+
+Effect: TypeAlias = StartRun | TellParent | TellParentContinued | CloseChild | CancelChild

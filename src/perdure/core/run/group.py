@@ -123,7 +123,7 @@ def is_blocked(run: Run) -> bool:
         if group.mode is GroupMode.SELECT and group.winner is None:
             return True
     for sequence, operation in run.operations.items():
-        if sequence == run.wait and _may_be_over(operation):
+        if operation.detached or (sequence == run.wait and _may_be_over(operation)):
             continue
         base = operation.group
         if base not in run.groups or run.groups[base].mode is not GroupMode.SELECT:

@@ -136,6 +136,15 @@ def require_failed(run: Run) -> None:
             outcome="rejected_not_failed",
             rejection_reason="run_not_failed",
         )
+    if run.cancellation is not None and run.cancellation.delivered is not None:
+        # Its code went another way from there on, which nobody would show to the next run.
+        raise RunNotFailed(
+            f"run {run.run_id} was cancelled by its own code before it failed",
+            run_id=run.run_id,
+            run_status=run.status.value,
+            outcome="rejected_not_failed",
+            rejection_reason="run_not_failed",
+        )
 
 
 def read_prefix(run_id: str, history: list[bytes]) -> Prefix:

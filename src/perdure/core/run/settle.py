@@ -7,6 +7,7 @@ as it may. It runs after every change of a run.
 
 from typing import Any
 
+from perdure.core.run.cancellation import is_unseen, let_request_in
 from perdure.core.run.history import held, raw, record, record_encoded
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
@@ -72,6 +73,7 @@ def settle(run: Run, moment: Moment) -> None:
         return
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))
+    let_request_in(run, moment)
     if run.task is None and run.update is not None:
         # It had stepped back so that the code could go on.
         request_update_task(run, moment, run.update)
@@ -82,8 +84,14 @@ def settle(run: Run, moment: Moment) -> None:
 
 
 def is_frozen(run: Run) -> bool:
-    """Whether a worker is replaying this history right now."""
-    return run.task is not None and run.task.state is TaskState.LEASED
+    """Whether a worker is replaying this history right now, or must first see a request in it.
+
+    A selection that was decided between a request to cancel and its delivery could be delivered
+    neither as decided nor as interrupted.
+    """
+    if run.task is not None and run.task.state is TaskState.LEASED:
+        return True
+    return is_unseen(run)
 
 
 def record_held(run: Run, moment: Moment, operation: Operation) -> None:
@@ -100,7 +108,7 @@ def drop_operation(run: Run, sequence: int) -> None:
     run.operations.pop(sequence, None)
     run.unsaved.operations.add(sequence)
     if run.wait == sequence:
-        run.wait = None
+        run.wait = run.reopened_from = None
 
 
 def _release_later(run: Run, sequence: int) -> None:
@@ -143,13 +151,19 @@ def _wake_after(
     group: Group | None,
     event_id: str,
 ) -> None:
+    if operation.detached:
+        return
     resume = resume_context(operation, outcome.event_type)
     if group is None:
         request_task(run, moment, resume)
         return
     group.unrecorded -= 1
+    group.failed = group.failed or outcome.failed
     if group.unrecorded == 0:
         del run.groups[group.base]
+    if group.interrupted:
+        request_task(run, moment, resume)
+        return
     if group.mode is not GroupMode.SELECT:
         if group.unrecorded == 0:
             request_task(run, moment, resume)
@@ -243,7 +257,7 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
         return
     if kept:
         run.unapplied.append(signal)
-    if isinstance(wait, ConditionWait) or not run.operations:
+    if isinstance(wait, ConditionWait) or all(o.detached for o in run.operations.values()):
         request_task(run, moment, _signal_resume(signal, None))
 
 

@@ -63,6 +63,8 @@ class WorkflowTask(Struct):
     failure_message: str | None = None
     resume: dict[str, str | int] = field(default_factory=dict)
     kind: TaskKind = TaskKind.PROGRESS
+    # Whether its worker said that it knows how to be asked to cancel.
+    cooperative: bool = False
 
 
 class TaskReceipt(Struct):
@@ -99,6 +101,8 @@ class Step(Struct, kw_only=True):
     group: int | None = None
     held: list[Held] = field(default_factory=list)
     outcome: Held | None = None
+    # The code was interrupted here and waits no more; what was started goes on by itself.
+    detached: bool = False
 
 
 class ActivityTimeouts(Struct, frozen=True):
@@ -130,6 +134,8 @@ class Activity(Step, kw_only=True, tag="activity"):
     cancellation_policy: str | None = None
     last_failure: str | None = None
     session: SessionTerms | None = None
+    # The code waits until whoever runs it has stopped; there is no further attempt.
+    cancel_requested: bool = False
 
     @property
     def identity(self) -> str:
@@ -324,6 +330,10 @@ class Group(Struct):
     group_id: str | None = None
     members: list[Member] = field(default_factory=list)
     winner: int | None = None
+    # Whether history tells of a member that failed.
+    failed: bool = False
+    # The code was asked to cancel here and waits for some members to stop; nobody wins any more.
+    interrupted: bool = False
 
 
 class Hosted(Struct):
@@ -358,6 +368,48 @@ class Failure(Struct):
     exception_class: str | None = None
     non_retryable: bool = False
     exception: bytes | None = None
+
+
+class Boundary(Struct, frozen=True, kw_only=True):
+    """The call of the code at which a cancellation is delivered, as its worker names it."""
+
+    sequence: int
+    call_kind: str
+    span: int = 1
+    operation_sequence: int | None = None
+    operation_span: int = 1
+
+
+class Stopped(Struct, array_like=True):
+    """An attempt that was running when its activity was cancelled."""
+
+    attempt_id: str
+    owner: str
+    event_id: str
+    acknowledged: bool = False
+
+
+class Cancellation(Struct, kw_only=True):
+    """That somebody asked the code to cancel itself, and how far that has come.
+
+    `event_id` is set when history tells of it. `seen` is set when a worker has answered a task that
+    showed it; until then nothing else enters history.
+    """
+
+    request_id: str
+    root_request_id: str
+    requested_at: int
+    deadline_at: int
+    reason: str | None = None
+    context: bytes = b"null"
+    event_id: str | None = None
+    seen: bool = False
+    # What the code had open when history told of it, and the groups that were decided by then.
+    open_calls: list[int] = field(default_factory=list)
+    decided_groups: list[int] = field(default_factory=list)
+    first_later_call: int = 1
+    delivered: Boundary | None = None
+    stopped: list[Stopped] = field(default_factory=list)
 
 
 class Unsaved:
@@ -473,6 +525,9 @@ class Run(Struct):
     # Message streams by name, and behind which position of which the code waits.
     streams: dict[str, MessageStream] = field(default_factory=dict)
     stream_waits: dict[str, int] = field(default_factory=dict)
+    cancellation: Cancellation | None = None
+    # Where the open condition was opened first, if it was opened again since without a word.
+    reopened_from: int | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

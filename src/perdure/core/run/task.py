@@ -1,6 +1,11 @@
 """The workflow task of a run: at most one is pending or leased at any time."""
 
-from perdure.core.fleet.routing import routing_name, session_name, validation_name
+from perdure.core.fleet.routing import (
+    cooperative_name,
+    routing_name,
+    session_name,
+    validation_name,
+)
 from perdure.core.limits import SECOND, WORKFLOW_TASK_BACKOFF_MAX
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
@@ -30,6 +35,11 @@ APPROVED = "approved"
 REJECTED = "rejected"
 VERDICTS = frozenset({APPROVED, REJECTED})
 """How a validation ends."""
+
+WAITING_FOR_CHILD = "cancellation_waiting_for_child"
+WAITING_FOR_ACTIVITY = "cancellation_waiting_for_activity"
+RELEASES = frozenset({WAITING_FOR_CHILD, WAITING_FOR_ACTIVITY})
+"""How a task ends whose worker has to wait before it can cancel."""
 
 
 def request_task(
@@ -62,12 +72,38 @@ def request_task(
     run.unsaved.ready[WORKFLOW_TASK] = True
 
 
+def hasten_task(run: Run, moment: Moment, resume: dict[str, str | int]) -> None:
+    """Wake the run at once, under the name that its task has now."""
+    task = run.task
+    if task is None or task.kind is not TaskKind.PROGRESS:
+        request_task(run, moment, resume)
+        return
+    assert task.state is not TaskState.LEASED, "a task that somebody has cannot be renamed"
+    if task.state is TaskState.READY and not run.unsaved.ready.get(WORKFLOW_TASK):
+        # The disk shows it to pollers that may not have it any more.
+        run.unsaved.withdrawn.add(WORKFLOW_TASK)
+    task.state = TaskState.READY
+    task.available_at = min(task.available_at, moment.now)
+    run.unsaved.ready[WORKFLOW_TASK] = True
+
+
 def task_name(run: Run) -> str:
     """What the run's workflow task is looked for under by those who can take it."""
-    name, task = run.workflow_type, run.task
+    task = run.task
     if task is not None and task.kind is TaskKind.VALIDATION:
-        name = validation_name(name, str(task.resume["update_name"]))
-    return routing_name(name, run.build_id)
+        name = validation_name(run.workflow_type, str(task.resume["update_name"]))
+        return routing_name(_for_capable(run, name), run.build_id)
+    return routing_name(workflow_name(run), run.build_id)
+
+
+def workflow_name(run: Run) -> str:
+    """What those must know who work on the run, whatever its build."""
+    return _for_capable(run, run.workflow_type)
+
+
+def _for_capable(run: Run, name: str) -> str:
+    asked = run.cancellation is not None and run.cancellation.event_id is not None
+    return cooperative_name(name) if asked else name
 
 
 def activity_place(run: Run, activity: Activity) -> tuple[str, str]:
@@ -88,6 +124,7 @@ def lease_task(
     runtime: str,
     poll_id: str | None = None,
     validators: list[str] | None = None,
+    cooperative: bool = False,
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
 
@@ -106,6 +143,7 @@ def lease_task(
     task.attempt += 1
     task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
     task.snapshot = run.history_count
+    task.cooperative = cooperative
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)
     return task
@@ -149,6 +187,8 @@ def find_receipt(
     """The recorded end of a task, or of a validation, when a report of it is repeated."""
     receipt = run.last_task
     if receipt is not None and (receipt.outcome in VERDICTS) is not verdict:
+        return None
+    if receipt is not None and receipt.outcome in RELEASES:
         return None
     if receipt is None or (receipt.number, receipt.owner, receipt.attempt) != (
         number,

@@ -96,7 +96,9 @@ def close_wait_before(
         wait.fingerprint,
     ):
         # Superseded without a word: the predicate may have been true in between, or not.
+        first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)
+        run.reopened_from = first
         return
     record(
         run,
@@ -110,7 +112,7 @@ def close_wait_before(
             "signal_name": task.resume.get("signal_name"),
         },
     )
-    _cancel_timeout(run, moment, wait)
+    cancel_timeout(run, moment, wait)
     drop_operation(run, wait.sequence)
 
 
@@ -136,7 +138,7 @@ def _apply_signal(run: Run, moment: Moment, wait: SignalWait) -> None:
     signal = wait.signal
     assert signal is not None
     if wait.timer_id is not None:
-        _cancel_timeout(run, moment, wait)
+        cancel_timeout(run, moment, wait)
     record(
         run,
         moment,
@@ -161,7 +163,8 @@ def _start_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -
     arm(run, wait.fire_at)
 
 
-def _cancel_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+def cancel_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+    """The wait is over, and so is its timer, if it has one."""
     if wait.timer_id is None:
         return
     cancelled_at = instant.text(moment.now)

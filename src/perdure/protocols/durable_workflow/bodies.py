@@ -1,11 +1,12 @@
 """Request bodies, spelled as on the wire, and the words for what is wrong with them."""
 
 import re
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from perdure.core import limits
 from perdure.core.limits import MESSAGE_STREAM_NAME_LENGTH_MAX, MESSAGE_STREAMS_MAX
 from perdure.core.rejection import InvalidRequest
 from perdure.web.message import HttpError
@@ -85,6 +86,13 @@ class UpdateBody(Body):
 class StopBody(Body):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
     request_id: OptionalName = None
+
+
+class RequestCancellationBody(Body):
+    reason: Annotated[str, Meta(max_length=1000)] | None = None
+    cleanup_timeout_seconds: (
+        Annotated[int, Meta(ge=1, le=limits.CLEANUP_TIMEOUT_SECONDS_MAX)] | None
+    ) = None
 
 
 class RegisterBody(Body):
@@ -182,6 +190,29 @@ class HistoryPageBody(TaskLease):
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
 
 
+Sequence = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Span = Annotated[int, Meta(ge=1, le=limits.CANCELLED_CALLS_MAX)]
+
+
+class DeliverCancellationBody(TaskLease):
+    request_id: Name255
+    sequence: Sequence
+    call_kind: Literal[
+        "activity",
+        "local_activity",
+        "timer",
+        "condition",
+        "signal",
+        "child",
+        "parallel",
+        "selection_handle",
+        "service_operation",
+    ]
+    sequence_span: Span = 1
+    operation_sequence: Sequence | None = None
+    operation_sequence_span: Span = 1
+
+
 class TaskFailure(Struct):
     message: str
     type: str | None = None
@@ -196,6 +227,10 @@ class FailTaskBody(TaskLease):
 class AttemptLease(Body):
     activity_attempt_id: Name255
     lease_owner: Name255
+
+
+class AcknowledgeCancellationBody(AttemptLease):
+    request_id: Name255
 
 
 class CompleteActivityBody(AttemptLease):

@@ -259,6 +259,7 @@ def server_capabilities(
         "worker_session_verbs": ["create", "heartbeat", "close"],
         "worker_sessions": WORKER_SESSIONS,
         "message_streams": True,
+        "cooperative_cancellation": True,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "runtime_external_payload_transport": external_payloads,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perdure.core import limits
 from perdure.protocols.durable_workflow.activities import Activities
+from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
@@ -39,6 +40,7 @@ def routes(
     redriving: Redriving,
     sessions: SessionPlane,
     message_streams: MessageStreams,
+    cancelling: Cancelling,
     discovery: Discovery,
     payloads: PayloadTransport,
     worker_surface: WorkerSurface,
@@ -80,6 +82,13 @@ def routes(
             Route("POST", f"{base}/update/{{name}}", OPERATOR, updates.surface, updates.update),
             Route("POST", f"{base}/cancel", OPERATOR, at["cancel"], control.cancel),
             Route("POST", f"{base}/terminate", OPERATOR, at["terminate"], control.terminate),
+            Route(
+                "POST",
+                f"{base}/request-cancellation",
+                OPERATOR,
+                cancelling.surface,
+                cancelling.request,
+            ),
         ]
     jobs = standalone.surface
     table += [
@@ -106,6 +115,7 @@ def routes(
         ("POST", f"{tasks}/{{task_id}}/heartbeat", worker.heartbeat_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/complete", worker.complete_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/fail", worker.fail_workflow_task),
+        ("POST", f"{tasks}/{{task_id}}/deliver-cancellation", cancelling.deliver),
         ("POST", f"{validations}/poll", worker.poll_update_validation),
         ("POST", f"{validations}/{{task_id}}/approve", updates.approve),
         ("POST", f"{validations}/{{task_id}}/reject", updates.reject),
@@ -115,6 +125,7 @@ def routes(
         ("POST", f"{activities}/{{task_id}}/renew-lease", worker.renew_activity),
         ("POST", f"{activities}/{{task_id}}/complete", worker.complete_activity),
         ("POST", f"{activities}/{{task_id}}/fail", worker.fail_activity),
+        ("POST", f"{activities}/{{task_id}}/acknowledge-cancellation", cancelling.acknowledge),
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
     for method, path, handler in (

@@ -94,6 +94,7 @@ async def description(
         "continued_to_run_id": run.continued_to_run_id,
         "redriven_from_run_id": run.redriven_from_run_id,
         "open_update_count": run.updates_open,
+        "cancellation": _cancellation(run),
         **waiting(run),
         "actions": {
             "can_signal": is_open and run.hosted is None,
@@ -131,6 +132,25 @@ def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
     if complete or encoded is None:
         return {name: value}
     return {name: None, f"{name}_envelope": Raw(encoded)}
+
+
+def _cancellation(run: Run) -> dict[str, Any] | None:
+    """Who was asked to cancel, and how far that has come."""
+    asked = run.cancellation
+    if asked is None:
+        return None
+    stage = "requested" if asked.delivered is None else "delivered"
+    if run.is_closed:
+        expired = run.closed_at is not None and run.closed_at >= asked.deadline_at
+        stage = "deadline_expired" if expired else run.status.value
+    return {
+        "request_id": asked.request_id,
+        "root_request_id": asked.root_request_id,
+        "reason": asked.reason,
+        "requested_at": instant.text(asked.requested_at),
+        "cleanup_deadline_at": instant.text(asked.deadline_at),
+        "status": stage,
+    }
 
 
 def failure(run: Run) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION
 from perdure.core.fleet.worker import Worker
 from perdure.core.rejection import (
     InvalidPageToken,
@@ -19,12 +20,9 @@ from perdure.core.rejection import (
     RunClosed,
     RunTerminated,
     StaleAttempt,
-    TaskNotFound,
 )
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import ScheduleActivity
-from perdure.core.run.completion import TaskReport
-from perdure.core.run.state import TaskRef, parse_task_id
 from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
 from perdure.dispatch.polling import Poll, PollAnswer, Polling
 from perdure.engine.activity_tasks import (
@@ -39,6 +37,7 @@ from perdure.engine.activity_tasks import (
     RenewActivity,
 )
 from perdure.engine.beat import Engine
+from perdure.engine.cancelling import observe
 from perdure.engine.fleet import (
     DeregisterWorker,
     HeartbeatWorker,
@@ -57,6 +56,11 @@ from perdure.engine.workflow_tasks import (
 )
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
+from perdure.protocols.durable_workflow.cancelling import (
+    acknowledgement_member,
+    cancellation_request,
+    require_cooperative_protocol,
+)
 from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
@@ -76,6 +80,7 @@ from perdure.protocols.durable_workflow.sessions import (
     standing_view,
 )
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
+from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
 from perdure.protocols.durable_workflow.updates import validation_task
 from perdure.web.message import Request, Response
 
@@ -132,6 +137,8 @@ class WorkerPlane:
 
     async def register(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.RegisterBody)
+        if COOPERATIVE_CANCELLATION in (body.capabilities or ()):
+            require_cooperative_protocol(request)
         _check_told(body, "workflow_command_contracts", "capability_manifest")
         _check_told(body, "task_slots", "process_metrics")
         require_own_signals(body.workflow_command_contracts or {})
@@ -306,12 +313,12 @@ class WorkerPlane:
 
     async def page_history(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.HistoryPageBody)
-        ref = _require_ref(request, "w")
+        ref = require_ref(request, "w")
         after = tokens.parse_history_token(body.next_history_page_token)
         size = body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT
         page: Page = await self._engine.submit(
             PageWorkflowTask(
-                request.namespace, ref.run_id, _report(ref, body), after=after, limit=size
+                request.namespace, ref.run_id, report_of(ref, body), after=after, limit=size
             )
         )
         if after > page.total:
@@ -329,32 +336,32 @@ class WorkerPlane:
 
     async def heartbeat_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.TaskLease)
-        ref = _require_ref(request, "w")
+        ref = require_ref(request, "w")
         renewed: Renewed = await self._engine.submit(
             RenewWorkflowTask(
                 request.namespace,
                 ref.run_id,
-                _report(ref, body),
+                report_of(ref, body),
                 timeout=self._granting.workflow_timeout,
             )
         )
-        return self._surface.answer(
-            200,
-            {
-                "task_id": request.params["task_id"],
-                "workflow_task_attempt": body.workflow_task_attempt,
-                "lease_owner": body.lease_owner,
-                "renewed": True,
-                "lease_expires_at": instant.text(renewed.lease_expires_at),
-                "run_status": renewed.run_status,
-                "task_status": "leased",
-                "reason": None,
-            },
-        )
+        answer = {
+            "task_id": request.params["task_id"],
+            "workflow_task_attempt": body.workflow_task_attempt,
+            "lease_owner": body.lease_owner,
+            "renewed": True,
+            "lease_expires_at": instant.text(renewed.lease_expires_at),
+            "run_status": renewed.run_status,
+            "task_status": "leased",
+            "reason": None,
+        }
+        if renewed.cancellation is not None:
+            answer["cancellation_request"] = cancellation_request(observe(renewed.cancellation))
+        return self._surface.answer(200, answer)
 
     async def complete_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, CompleteTaskBody)
-        ref = _require_ref(request, "w")
+        ref = require_ref(request, "w")
         if MARK in request.body:
             store = self._engine.store
             await _apart(inline_memos(store, request.namespace, body.commands))
@@ -367,7 +374,7 @@ class WorkerPlane:
                 CompleteWorkflowTask(
                     request.namespace,
                     ref.run_id,
-                    _report(ref, body),
+                    report_of(ref, body),
                     commands,
                     read_consumption(body),
                 ),
@@ -377,13 +384,13 @@ class WorkerPlane:
 
     async def fail_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.FailTaskBody)
-        ref = _require_ref(request, "w")
+        ref = require_ref(request, "w")
         failure = body.failure
         done: TaskCompleted = await self._engine.submit(
             FailWorkflowTask(
                 request.namespace,
                 ref.run_id,
-                _report(ref, body),
+                report_of(ref, body),
                 failure_type=None if failure.type is None else failure.type[:255],
                 message=failure.message[:2000],
             )
@@ -394,7 +401,7 @@ class WorkerPlane:
 
     async def complete_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.CompleteActivityBody)
-        ref = _attempt_ref(request, body)
+        ref = attempt_ref(request, body)
         encoded = b"null" if body.result is UNSET else bytes(body.result)
         result = None if encoded == b"null" else encoded
         plain = result is not None and not is_envelope(result)
@@ -405,7 +412,7 @@ class WorkerPlane:
 
     async def fail_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.FailActivityBody)
-        ref = _attempt_ref(request, body)
+        ref = attempt_ref(request, body)
         operation = FailActivity(ref, _reported(body.failure))
         return await self._report_outcome(request, ref, operation, "failed")
 
@@ -436,7 +443,7 @@ class WorkerPlane:
     async def heartbeat_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
         _check_told(body, "details")
-        ref = _attempt_ref(request, body)
+        ref = attempt_ref(request, body)
         members = {
             "message": body.message,
             "current": body.current,
@@ -455,19 +462,20 @@ class WorkerPlane:
 
     async def ask_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.AttemptLease)
-        ref = _attempt_ref(request, body)
+        ref = attempt_ref(request, body)
         view: AttemptView = await self._engine.submit(AskActivity(ref))
         deadlines = {kind: instant.text(at) for kind, at in view.deadlines.items()}
         answer = {
             **_attempt_answer(request, ref, view),
             "deadlines": deadlines or None,
             "worker_session": standing_view(view.session),
+            **acknowledgement_member(view.acknowledgement),
         }
         return self._surface.answer(200, answer)
 
     async def renew_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.AttemptLease)
-        ref = _attempt_ref(request, body)
+        ref = attempt_ref(request, body)
         view: AttemptView = await self._engine.submit(
             RenewActivity(ref, timeout=self._granting.activity_timeout)
         )
@@ -517,30 +525,8 @@ def _cadence(worker: Worker) -> dict[str, int]:
     }
 
 
-def _require_ref(request: Request, kind: str) -> TaskRef:
-    ref = parse_task_id(request.params["task_id"], kind)
-    if ref is None:
-        raise TaskNotFound("there is no such task")
-    return ref
-
-
-def _report(ref: TaskRef, body: bodies.TaskLease) -> TaskReport:
-    return TaskReport(number=ref.number, owner=body.lease_owner, attempt=body.workflow_task_attempt)
-
-
-def _attempt_ref(request: Request, body: bodies.AttemptLease) -> AttemptRef:
-    ref = _require_ref(request, "a")
-    return AttemptRef(
-        namespace=request.namespace,
-        run_id=ref.run_id,
-        sequence=ref.place,
-        attempt_id=body.activity_attempt_id,
-        owner=body.lease_owner,
-    )
-
-
 def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]:
-    return {
+    task = {
         "task_id": delivery.task_id,
         "task_kind": "workflow",
         "workflow_id": delivery.workflow_id,
@@ -560,6 +546,9 @@ def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]
         **_NO_RESUME,
         **delivery.resume,
     }
+    if delivery.cancellation is not None:
+        task["cancellation_request"] = cancellation_request(delivery.cancellation)
+    return task
 
 
 def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]:

@@ -1,0 +1,200 @@
+"""That somebody asked the code of a run to cancel itself: who, until when, and on whose behalf.
+
+The request is durable at once and enters history in its turn. From then on only workers that know
+of such requests get tasks of the run. What the code does about it is in `interruption`.
+"""
+
+from typing import Any
+
+import msgspec
+
+from perdure.core import instant
+from perdure.core.limits import SECOND, SUPERSEDED_WAITS_TOLD_MAX
+from perdure.core.run.deadline import arm
+from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import Cancellation, Run, Stopped
+from perdure.core.run.task import hasten_task
+
+SCHEMA = "durable-workflow.cancellation-context/v1"
+CONTROL_PLANE = "control_plane"
+PARENT_CLOSE = "parent_close"
+
+
+def ask_to_cancel(
+    run: Run,
+    moment: Moment,
+    *,
+    reason: str | None,
+    timeout_seconds: int,
+    source: str = CONTROL_PLANE,
+) -> Cancellation:
+    """A request that begins here. It waits for its turn; see `settle`."""
+    assert run.cancellation is None
+    request_id = moment.ids.ulid()
+    deadline_at = moment.now + timeout_seconds * SECOND
+    origin = _entry(request_id, run)
+    context = {
+        "root_request_id": request_id,
+        "root_workflow_instance_id": run.workflow_id,
+        "root_workflow_run_id": run.run_id,
+        "parent_request_id": None,
+        "reason": reason,
+        "requester": {"type": source},
+        "source": source,
+        "requested_at": instant.text(moment.now),
+        "cleanup_deadline_at": instant.text(deadline_at),
+        "lineage": [origin],
+    }
+    return _put(run, moment, request_id, context, requested_at=moment.now, deadline_at=deadline_at)
+
+
+def pass_on(run: Run, moment: Moment, origin: Cancellation) -> Cancellation:
+    """The request that reaches a child: its own id, the time and the budget of the first one."""
+    assert run.cancellation is None
+    request_id = moment.ids.ulid()
+    context = msgspec.json.decode(origin.context)
+    context["parent_request_id"] = origin.request_id
+    context["lineage"].append(_entry(request_id, run))
+    return _put(
+        run,
+        moment,
+        request_id,
+        context,
+        requested_at=origin.requested_at,
+        deadline_at=origin.deadline_at,
+    )
+
+
+def carry_over(run: Run, moment: Moment, successor: Run) -> None:
+    """A request that this run has not delivered is meant for whoever goes on."""
+    origin = run.cancellation
+    if origin is None or origin.delivered is not None:
+        return
+    context = msgspec.json.decode(origin.context)
+    context["lineage"][-1] = _entry(origin.request_id, successor)
+    if len(context["lineage"]) == 1:
+        context["root_workflow_run_id"] = successor.run_id
+    _put(
+        successor,
+        moment,
+        origin.request_id,
+        context,
+        requested_at=origin.requested_at,
+        deadline_at=origin.deadline_at,
+    )
+
+
+def record_request(run: Run, moment: Moment) -> None:
+    """History learns of the request. What is open now may be cancelled, what has ended stands."""
+    cancellation = run.cancellation
+    assert cancellation is not None
+    assert cancellation.event_id is None
+    _tell_superseded_waits(run, moment)
+    cancellation.open_calls = sorted(run.operations)
+    cancellation.first_later_call = run.next_sequence
+    cancellation.decided_groups = sorted(
+        base for base, group in run.groups.items() if group.failed or group.winner is not None
+    )
+    cancellation.event_id = record(
+        run,
+        moment,
+        "CooperativeCancellationRequested",
+        {
+            "workflow_command_id": cancellation.request_id,
+            "workflow_instance_id": run.workflow_id,
+            "workflow_run_id": run.run_id,
+            "requested_at": instant.text(cancellation.requested_at),
+            "cleanup_deadline_at": instant.text(cancellation.deadline_at),
+            "reason": cancellation.reason,
+            "cancellation": Raw(cancellation.context),
+        },
+    )
+
+
+def _tell_superseded_waits(run: Run, moment: Moment) -> None:
+    """Say of every wait that was opened again that it is over.
+
+    A wait that is opened again leaves its earlier openings without an end. The worker looks for
+    the first call without one, and would be cancelled at an opening that its code has left.
+    """
+    if run.reopened_from is None or run.wait is None:
+        return
+    first = max(run.reopened_from, run.wait - SUPERSEDED_WAITS_TOLD_MAX)
+    for sequence in range(first, run.wait):
+        record(
+            run,
+            moment,
+            "TimerCancelled",
+            {
+                "sequence": sequence,
+                "timer_kind": "condition_timeout",
+                "cancelled_at": instant.text(moment.now),
+            },
+        )
+    run.reopened_from = None
+
+
+def let_request_in(run: Run, moment: Moment) -> None:
+    """The turn of the request has come: history tells of it, and a worker is asked to look."""
+    cancellation = run.cancellation
+    if cancellation is None or cancellation.event_id is not None:
+        return
+    if run.plain_input is not None:
+        # The start may still be rewritten for its first worker; until then it is all there is.
+        return
+    record_request(run, moment)
+    hasten_task(
+        run,
+        moment,
+        {
+            "workflow_wait_kind": "cancellation",
+            "open_wait_id": f"cancellation:{cancellation.request_id}",
+            "resume_source_kind": "cancellation_request",
+            "resume_source_id": cancellation.request_id,
+            "workflow_command_id": cancellation.request_id,
+        },
+    )
+
+
+def is_unseen(run: Run) -> bool:
+    """Whether history tells of a request that no worker has answered yet."""
+    cancellation = run.cancellation
+    return cancellation is not None and cancellation.event_id is not None and not cancellation.seen
+
+
+def find_stopped(run: Run, attempt_id: str) -> Stopped | None:
+    """The attempt that was running when its activity was cancelled."""
+    if run.cancellation is None:
+        return None
+    return next((s for s in run.cancellation.stopped if s.attempt_id == attempt_id), None)
+
+
+def _put(
+    run: Run,
+    moment: Moment,
+    request_id: str,
+    context: dict[str, Any],
+    *,
+    requested_at: int,
+    deadline_at: int,
+) -> Cancellation:
+    told = {**context, "schema": SCHEMA, "request_id": request_id}
+    run.cancellation = Cancellation(
+        request_id=request_id,
+        root_request_id=context["root_request_id"],
+        requested_at=requested_at,
+        deadline_at=deadline_at,
+        reason=context["reason"],
+        context=encode(told),
+    )
+    arm(run, deadline_at)
+    return run.cancellation
+
+
+def _entry(request_id: str, run: Run) -> dict[str, str]:
+    return {
+        "request_id": request_id,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+    }

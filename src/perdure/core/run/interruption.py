@@ -1,0 +1,384 @@
+"""Cancelling with the code: the worker names the call at which it stands, and that is interrupted.
+
+Nothing that ended before the request is taken back. What was open at the call is let go, each kind
+by its policy; then history has the delivery, and the code goes on with its clean-up on the same
+lease. A policy that waits gives the lease back until the work has stopped.
+"""
+
+from msgspec import Struct
+
+from perdure.core import instant
+from perdure.core.rejection import (
+    AttemptNotFound,
+    CancellationAlreadyDelivered,
+    CancellationRequestNotFound,
+    CooperativeCancellationUnavailable,
+    InvalidCancellationBoundary,
+    LeaseOwnerMismatch,
+)
+from perdure.core.run.activity import cancelled_members, end_cancelled, find_attempt
+from perdure.core.run.cancellation import ask_to_cancel, find_stopped, record_request
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.effect import CancelChild
+from perdure.core.run.group import is_blocked
+from perdure.core.run.history import record, with_metadata
+from perdure.core.run.message import require_active
+from perdure.core.run.moment import Moment
+from perdure.core.run.settle import drop_operation, member_of, record_held, settle
+from perdure.core.run.state import (
+    Activity,
+    Boundary,
+    Cancellation,
+    Child,
+    ConditionWait,
+    GroupMode,
+    Operation,
+    Run,
+    SignalWait,
+    Stopped,
+    TaskKind,
+    TaskState,
+    Timer,
+    WorkflowTask,
+)
+from perdure.core.run.task import (
+    RELEASES,
+    WAITING_FOR_ACTIVITY,
+    WAITING_FOR_CHILD,
+    finish_task,
+    require_lease,
+    withdraw,
+)
+from perdure.core.run.wait import cancel_timeout, close_wait_before
+
+WAIT = "wait_cancellation_completed"
+ABANDON = "abandon"
+
+_KINDS: dict[str, type[Operation]] = {
+    "activity": Activity,
+    "timer": Timer,
+    "condition": ConditionWait,
+    "signal": SignalWait,
+    "child": Child,
+}
+
+
+class Delivery(Struct, frozen=True):
+    """How a delivery went: at its call, or, with a reason, not before something has stopped."""
+
+    run_id: str
+    waiting: str | None = None
+
+
+class Acknowledged(Struct, frozen=True):
+    """That a cancelled attempt has stopped, now or, as a duplicate, before."""
+
+    event_id: str
+    duplicate: bool
+
+
+def request_cancellation(
+    run: Run, moment: Moment, *, reason: str | None, timeout_seconds: int
+) -> tuple[Cancellation, bool]:
+    """Ask the code to cancel itself. A second request finds the first, whatever it asks."""
+    if run.cancellation is not None:
+        return run.cancellation, True
+    require_active(run)
+    if run.hosted is not None:
+        raise CooperativeCancellationUnavailable(
+            f"{run.workflow_id} is a standalone activity, and has no code that could be asked",
+            run_id=run.run_id,
+        )
+    cancellation = ask_to_cancel(run, moment, reason=reason, timeout_seconds=timeout_seconds)
+    settle(run, moment)
+    return cancellation, False
+
+
+def deliver_cancellation(
+    run: Run, moment: Moment, report: TaskReport, request_id: str, boundary: Boundary
+) -> Delivery:
+    """Interrupt the code at one call. Repeating it changes nothing."""
+    released = run.last_task
+    if released is not None and released.outcome in RELEASES:
+        told = (released.number, released.owner, released.attempt)
+        if told == (report.number, report.owner, report.attempt):
+            return Delivery(run.run_id, released.outcome)
+    task = require_lease(
+        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
+    )
+    cancellation = _require_request(run, request_id)
+    if not task.cooperative:
+        raise CooperativeCancellationUnavailable(
+            f"worker {report.owner} did not register for cooperative cancellation"
+        )
+    if cancellation.delivered is not None:
+        if cancellation.delivered == boundary:
+            return Delivery(run.run_id)
+        raise CancellationAlreadyDelivered(
+            f"request {request_id} was delivered at call {cancellation.delivered.sequence}",
+            sequence=cancellation.delivered.sequence,
+            call_kind=cancellation.delivered.call_kind,
+        )
+    _check(run, task, cancellation, boundary)
+    if cancellation.event_id is None:
+        record_request(run, moment)
+    cancellation.seen = True
+    waiting = _ask_to_stop(run, moment, boundary)
+    if waiting is not None:
+        finish_task(run, task, waiting)
+        settle(run, moment)
+        return Delivery(run.run_id, waiting)
+    _interrupt(run, moment, task, boundary)
+    task.snapshot = run.history_count
+    return Delivery(run.run_id)
+
+
+def acknowledge_stop(
+    run: Run, moment: Moment, *, sequence: int, attempt_id: str, owner: str, request_id: str
+) -> Acknowledged:
+    """Whoever ran a cancelled attempt says that it has stopped."""
+    cancellation = _require_request(run, request_id)
+    stopped = find_stopped(run, attempt_id)
+    if stopped is None:
+        activity = find_attempt(run, sequence=sequence, attempt_id=attempt_id)
+        assert activity.lease is not None
+        _require_owner(attempt_id, activity.lease.owner, owner)
+        if not activity.cancel_requested:
+            raise AttemptNotFound(f"attempt {attempt_id} was not cancelled")
+        stopped = _stopped(cancellation, activity, cancellation.event_id)
+        end_cancelled(run, moment, activity, cancellation)
+    _require_owner(attempt_id, stopped.owner, owner)
+    duplicate = stopped.acknowledged
+    if not run.is_closed:
+        # A closed run stays as it is; whoever repeats this is thanked again.
+        stopped.acknowledged = True
+    return Acknowledged(stopped.event_id, duplicate)
+
+
+def _require_request(run: Run, request_id: str) -> Cancellation:
+    cancellation = run.cancellation
+    if cancellation is None or cancellation.request_id != request_id:
+        raise CancellationRequestNotFound(f"run {run.run_id} has no request {request_id}")
+    return cancellation
+
+
+def _require_owner(attempt_id: str, known: str, owner: str) -> None:
+    if known != owner:
+        raise LeaseOwnerMismatch(f"attempt {attempt_id} is leased by {known}", lease_owner=known)
+
+
+# Where it may be delivered ----------------------------------------------------------------------
+
+
+def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: Boundary) -> None:
+    """Refuse a call at which the code cannot stand, or whose result stands already."""
+    if task.kind is not TaskKind.PROGRESS:
+        raise InvalidCancellationBoundary("an update is no call of the code")
+    first, last = _range(boundary)
+    if boundary.call_kind == "selection_handle":
+        _check_handle(run, boundary)
+    elif boundary.sequence == run.next_sequence:
+        if is_blocked(run):
+            raise InvalidCancellationBoundary("the code waits at an earlier call")
+        return
+    elif boundary.sequence + boundary.span > run.next_sequence:
+        raise InvalidCancellationBoundary(f"the next call of the run is {run.next_sequence}")
+    elif boundary.call_kind == "parallel":
+        _check_group(run, boundary)
+    else:
+        _check_single(run, boundary)
+    if cancellation.event_id is None:
+        deliverable = any(first <= sequence <= last for sequence in run.operations)
+    else:
+        deliverable = last >= cancellation.first_later_call or any(
+            first <= sequence <= last for sequence in cancellation.open_calls
+        )
+    if not deliverable or any(first <= base <= last for base in cancellation.decided_groups):
+        raise InvalidCancellationBoundary(f"call {first} ended before the request")
+
+
+def _range(boundary: Boundary) -> tuple[int, int]:
+    """The steps that are interrupted, the first and the last of them."""
+    if boundary.operation_sequence is not None:
+        first = boundary.operation_sequence
+        return first, first + boundary.operation_span - 1
+    return boundary.sequence, boundary.sequence + boundary.span - 1
+
+
+def _check_handle(run: Run, boundary: Boundary) -> None:
+    if boundary.sequence != run.next_sequence:
+        raise InvalidCancellationBoundary(f"the next call of the run is {run.next_sequence}")
+    first, last = _range(boundary)
+    if last >= run.next_sequence:
+        raise InvalidCancellationBoundary(f"there is no step {last}")
+    for group in run.groups.values():
+        if group.mode is GroupMode.SELECT and group.base <= first < group.base + group.size:
+            member = member_of(group, first)
+            if (member.base, member.size) != (first, boundary.operation_span):
+                raise InvalidCancellationBoundary(f"no member of a selection begins at {first}")
+
+
+def _check_group(run: Run, boundary: Boundary) -> None:
+    group = run.groups.get(boundary.sequence)
+    if group is not None and (group.size != boundary.span or group.winner is not None):
+        raise InvalidCancellationBoundary(f"call {boundary.sequence} is no open group of this size")
+    inside = range(boundary.sequence, boundary.sequence + boundary.span)
+    if group is None and any(s in run.operations for s in inside):
+        raise InvalidCancellationBoundary(f"call {boundary.sequence} is no group")
+
+
+def _check_single(run: Run, boundary: Boundary) -> None:
+    operation = run.operations.get(boundary.sequence)
+    kind = _KINDS.get(boundary.call_kind)
+    if kind is None:
+        raise InvalidCancellationBoundary(
+            f"the code cannot wait at {boundary.sequence} for a {boundary.call_kind}"
+        )
+    if operation is not None and (
+        not isinstance(operation, kind) or operation.group in run.groups or operation.detached
+    ):
+        raise InvalidCancellationBoundary(
+            f"call {boundary.sequence} is no {boundary.call_kind} that the code waits for"
+        )
+
+
+# What becomes of it -----------------------------------------------------------------------------
+
+
+def _open_steps(run: Run, boundary: Boundary) -> list[Operation]:
+    first, last = _range(boundary)
+    return [
+        operation
+        for sequence, operation in sorted(run.operations.items())
+        if first <= sequence <= last and not operation.detached
+    ]
+
+
+def _ask_to_stop(run: Run, moment: Moment, boundary: Boundary) -> str | None:
+    """Ask what the code wants to see stopped to stop; why it has to wait, if it has."""
+    waiting = None
+    for operation in _open_steps(run, boundary):
+        if operation.outcome is not None:
+            continue
+        if isinstance(operation, Activity) and operation.cancellation_policy == WAIT:
+            if operation.state is not TaskState.LEASED:
+                continue
+            operation.cancel_requested = True
+            waiting = waiting or WAITING_FOR_ACTIVITY
+        elif isinstance(operation, Child) and operation.cancellation_policy == WAIT:
+            _cancel_child(run, operation)
+            waiting = WAITING_FOR_CHILD
+        else:
+            continue
+        run.unsaved.operations.add(operation.sequence)
+        group = None if operation.group is None else run.groups.get(operation.group)
+        if group is not None:
+            group.interrupted = True
+    return waiting
+
+
+def _cancel_child(run: Run, child: Child) -> None:
+    assert run.cancellation is not None
+    run.unsaved.effects.append(CancelChild(child.run_id, run.cancellation))
+
+
+def _interrupt(run: Run, moment: Moment, task: WorkflowTask, boundary: Boundary) -> None:
+    cancellation = run.cancellation
+    assert cancellation is not None
+    if boundary.sequence == run.next_sequence:
+        # The code has gone past a wait that it kept to itself.
+        close_wait_before(run, moment, task, None)
+    for operation in _open_steps(run, boundary):
+        _leave_group(run, operation)
+        _let_go(run, moment, cancellation, operation)
+    cancellation.delivered = boundary
+    behind = boundary.sequence + boundary.span
+    run.next_sequence = max(run.next_sequence, behind)
+    record(
+        run,
+        moment,
+        "CooperativeCancellationDelivered",
+        {
+            "workflow_command_id": cancellation.request_id,
+            "workflow_instance_id": run.workflow_id,
+            "workflow_run_id": run.run_id,
+            "sequence": boundary.sequence,
+            "call_kind": boundary.call_kind,
+            "sequence_span": boundary.span,
+            "operation_sequence": boundary.operation_sequence,
+            "operation_sequence_span": boundary.operation_span,
+        },
+    )
+
+
+def _leave_group(run: Run, operation: Operation) -> None:
+    group = None if operation.group is None else run.groups.get(operation.group)
+    operation.group = None
+    if group is None:
+        return
+    group.unrecorded -= 1
+    if operation.outcome is None:
+        group.open -= 1
+    if group.mode is GroupMode.SELECT:
+        member_of(group, operation.sequence).cancelled = True
+    if group.unrecorded <= 0:
+        del run.groups[group.base]
+
+
+def _let_go(run: Run, moment: Moment, cancellation: Cancellation, operation: Operation) -> None:
+    if operation.outcome is not None:
+        # It ended after the request, or while the worker decided: a fact, but no result any more.
+        record_held(run, moment, operation)
+        drop_operation(run, operation.sequence)
+        return
+    match operation:
+        case Activity() if operation.cancellation_policy == ABANDON:
+            _detach(run, operation)
+        case Activity():
+            _cancel_activity(run, moment, cancellation, operation)
+        case Timer():
+            cancelled_at = instant.text(moment.now)
+            payload = {
+                "timer_id": operation.timer_id,
+                "sequence": operation.sequence,
+                "delay_seconds": operation.delay_seconds,
+                "fire_at": instant.text(operation.fire_at),
+                "cancelled_at": cancelled_at,
+            }
+            record(run, moment, "TimerCancelled", with_metadata(payload, operation))
+            drop_operation(run, operation.sequence)
+        case ConditionWait() | SignalWait():
+            cancel_timeout(run, moment, operation)
+            drop_operation(run, operation.sequence)
+        case Child():
+            if operation.cancellation_policy not in (None, ABANDON):
+                _cancel_child(run, operation)
+            _detach(run, operation)
+        case _:
+            _detach(run, operation)
+
+
+def _detach(run: Run, operation: Operation) -> None:
+    operation.detached = True
+    run.unsaved.operations.add(operation.sequence)
+
+
+def _cancel_activity(
+    run: Run, moment: Moment, cancellation: Cancellation, activity: Activity
+) -> None:
+    record_held(run, moment, activity)
+    payload = with_metadata(cancelled_members(activity, cancellation, moment.now), activity)
+    event_id = record(run, moment, "ActivityCancelled", payload)
+    if activity.state is TaskState.LEASED:
+        _stopped(cancellation, activity, event_id)
+    elif activity.state is TaskState.READY:
+        withdraw(run, activity.sequence)
+    drop_operation(run, activity.sequence)
+
+
+def _stopped(cancellation: Cancellation, activity: Activity, event_id: str | None) -> Stopped:
+    assert activity.lease is not None
+    assert event_id is not None
+    stopped = Stopped(activity.attempt_id, activity.lease.owner, event_id)
+    cancellation.stopped.append(stopped)
+    return stopped
