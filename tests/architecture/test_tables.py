@@ -15,6 +15,7 @@ from perdure.protocols.durable_workflow.reasons import (
     PAYLOAD_REASONS,
     STATUS_BY_REJECTION,
     STORE_REASONS,
+    WORKER_REASONS,
 )
 from perdure.server.assemble import Server
 from perdure.server.settings import ENVIRONMENT, Settings, SettingsError, load_settings
@@ -75,7 +76,7 @@ def said_in_calls(folder: str, *callables: str) -> Iterator[tuple[str, int]]:
 def reasons_of_the_code() -> set[tuple[str, int]]:
     ruled = {(kind.reason, status) for kind, status in STATUS_BY_REJECTION.items()}
     web = set(said_in_calls("web/", "HttpError", "_refuse_stream"))
-    doors = set(DOOR_REASONS.items()) | set(PAYLOAD_REASONS)
+    doors = set(DOOR_REASONS.items()) | set(PAYLOAD_REASONS) | set(WORKER_REASONS)
     return ruled | doors | set(STORE_REASONS.items()) | web
 
 

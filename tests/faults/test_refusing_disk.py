@@ -18,10 +18,12 @@ from tests.support.http import (
     a_wire,
     avro,
     complete_workflow,
+    fail_workflow,
     schedule_activity,
     start_timer,
     wait_for_condition,
 )
+from tests.support.uploads import post
 
 Json = dict[str, Any]
 
@@ -40,6 +42,14 @@ QUESTIONS = {
     "POST /api/worker/query-tasks/{query_task_id}/fail",
 }
 """Sent by POST, but they change nothing."""
+TOLD_OTHERWISE = {
+    "POST /api/external-payloads/v1": "external_payload_unavailable",
+    "POST /api/worker/register": "backend_unavailable",
+    "POST /api/worker/heartbeat": "backend_unavailable",
+    "POST /api/worker/registrations/{worker_id}/deregister": "backend_unavailable",
+    "POST /api/worker/workflow-tasks/{task_id}/heartbeat": "backend_unavailable",
+}
+"""What the disk refuses there is told in words that the SDKs look for."""
 
 
 @pytest.fixture
@@ -70,7 +80,7 @@ def test_every_route_that_changes_something_is_refused_with_a_reason_and_works_a
     with a_full_disk(wire), wire.nothing_changes():
         for name, call in calls.items():
             answer = call()
-            body = answer.refused(503, "storage_full")
+            body = answer.refused(503, TOLD_OTHERWISE.get(name, "storage_full"))
             assert body["retryable"] is True, name
             assert int(answer.headers["retry-after"]) == body["retry_after_seconds"] >= 1, name
 
@@ -125,6 +135,14 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         tail = f"/runs/{pinned[end]}" if name == "pinned" else ""
         return f"/workflows/{name}-{end}{tail}"
 
+    wire.start("failed", task_queue="q")
+    wire.complete(wire.take(), fail_workflow())
+    broken = wire.describe("failed")["run_id"]
+    for name in ("kept", "ended"):
+        wire.worker("/sessions", {"worker_id": "w1", "session_id": name}).ok(201)
+    session = "/api/worker/sessions/{session_id}"
+    streams = at("order", "cancel") + "/message-streams/orders/messages"
+
     start = {"workflow_id": "new", "workflow_type": "Order", "task_queue": "nobody"}
     told = {"task_queue": "q", "runtime": "python"}
     registration = "/api/worker/registrations/{worker_id}"
@@ -134,10 +152,19 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {run}/signal/{{name}}": control(at("pinned", "cancel") + "/signal/go", {}),
         f"POST {flow}/update/{{name}}": control(at("order", "cancel") + "/update/add", {}),
         f"POST {run}/update/{{name}}": control(at("pinned", "cancel") + "/update/add", {}),
+        f"POST {flow}/message-streams/{{stream_name}}/messages": control(
+            streams, {"message_id": "m"}
+        ),
         f"POST {flow}/cancel": control(at("order", "cancel") + "/cancel", {}),
         f"POST {run}/cancel": control(at("pinned", "cancel") + "/cancel", {}),
         f"POST {flow}/terminate": control(at("order", "terminate") + "/terminate", {}),
         f"POST {run}/terminate": control(at("pinned", "terminate") + "/terminate", {}),
+        "POST /api/external-payloads/v1": lambda: post(wire, b"blob"),
+        "POST /api/activities": control("/activities", {"activity_type": "a", "task_queue": "no"}),
+        f"POST {run}/redrive": control(f"/workflows/failed/runs/{broken}/redrive", {}),
+        "POST /api/worker/sessions": worker("/sessions", {"worker_id": "w1", "session_id": "new"}),
+        f"POST {session}/heartbeat": worker("/sessions/kept/heartbeat", {"worker_id": "w1"}),
+        f"DELETE {session}": worker("/sessions/ended", {"worker_id": "w1"}, "DELETE"),
         "POST /api/worker/register": worker("/register", {"worker_id": "comes", **told}),
         "POST /api/worker/heartbeat": worker("/heartbeat", {"worker_id": "w1"}),
         f"DELETE {registration}": worker("/registrations/goes", None, "DELETE"),

@@ -475,6 +475,24 @@ def make_redrive(wire: Wire) -> Call:
     )
 
 
+def make_message(wire: Wire) -> Call:
+    base = "/workflows/order-1/message-streams"
+    return Call(
+        f"{base}/orders/messages",
+        {"message_id": "m", "input": avro([1])},
+        required=("message_id",),
+        envelopes=("input",),
+        abroad=NO_INSTANCE,
+        elsewhere={
+            "/workflows/nobody/message-streams/orders/messages": NO_INSTANCE,
+            f"{base}/{'n' * 129}/messages": (400, "invalid_stream_name"),
+        },
+        changed=(({"input": 5}, INVALID), ({"message_id": ""}, INVALID)),
+        ended=(409, "run_not_active"),
+        answers=(202,),
+    )
+
+
 def make_session(wire: Wire) -> Call:
     return Call(
         "/worker/sessions",
@@ -543,6 +561,7 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
         for kind in ("workflow", "activity", "query", "update-validation")
     },
     f"POST {FLOW}/runs/{{run_id}}/redrive": make_redrive,
+    f"POST {FLOW}/message-streams/{{stream_name}}/messages": make_message,
     "POST /api/worker/sessions": make_session,
     "POST /api/worker/sessions/{session_id}/heartbeat": on_session("POST", "/heartbeat"),
     "DELETE /api/worker/sessions/{session_id}": on_session("DELETE", ""),
@@ -567,7 +586,7 @@ ELSEWHERE: dict[str, str] = {}
 WITH_ENVELOPES = [
     route
     for route in CALLS
-    if route.endswith(("/complete", "/{name}", "/api/workflows", "/api/activities"))
+    if route.endswith(("/complete", "/{name}", "/messages", "/api/workflows", "/api/activities"))
 ]
 WITH_LEASES = [
     route

@@ -371,10 +371,13 @@ def test_every_guarded_route_refuses_strangers_and_wrong_roles(guarded: Wire) ->
                 continue
             path = route.path.replace("{", "").replace("}", "")
             sent = {CONTROL_VERSION: "2", WORKER_VERSION: "1.20"}
-            guarded.call(route.method, path, headers=sent).refused(401, "unauthorized")
+            stranger, wrong = "unauthorized", "forbidden"
+            if path.startswith("/api/external-payloads"):
+                stranger = wrong = "external_payload_unauthorized"
+            guarded.call(route.method, path, headers=sent).refused(401, stranger)
             for role in set(TOKENS) - route.roles:
                 headers = {**sent, **bearer(TOKENS[role])}
-                body = guarded.call(route.method, path, headers=headers).refused(403, "forbidden")
+                body = guarded.call(route.method, path, headers=headers).refused(403, wrong)
                 assert body["role"] == role
                 assert body["allowed_roles"] == sorted(route.roles)
             for role in route.roles:

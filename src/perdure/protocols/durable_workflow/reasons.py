@@ -120,6 +120,9 @@ PAYLOAD_REASONS: tuple[tuple[str, int], ...] = (
 )
 """What the door and the disk refuse where payloads are uploaded and fetched."""
 
+WORKER_REASONS: tuple[tuple[str, int], ...] = (("backend_unavailable", 503),)
+"""What the disk refuses to workers that know how to come again."""
+
 STORE_REASONS: dict[str, int] = {
     "storage_busy": 503,
     "storage_full": 503,

@@ -8,6 +8,7 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.rejection import Rejection
+from perdure.protocols.durable_workflow.backpressure import shaped
 from perdure.protocols.durable_workflow.manifests import (
     CONTROL_PLANE_VERSION,
     RESPONSE_CONTRACT_FIELDS,
@@ -183,6 +184,8 @@ class WorkerSurface:
         return Response(status, body[:-1] + self._tail, self._HEADERS)
 
     def refuse(self, request: Request, error: HttpError) -> Response:
+        if error.status in (429, 503):
+            error = shaped(request, error)
         body = {
             "error": error.message,
             "message": error.message,
