@@ -34,6 +34,10 @@ class IdSource:
         self._last = last
         return self._stem + _PAIRS[last]
 
+    def hex(self, length: int) -> str:
+        """Some hex digits, not all zero, that name something for others."""
+        return f"{self._bits(4 * length) or 1:0{length}x}"
+
     def token(self) -> str:
         """A secret of 32 lower-case hex characters."""
         return secrets.token_hex(16)

@@ -17,6 +17,7 @@ from perdure.protocols.durable_workflow.reasons import (
     STORE_REASONS,
     WORKER_REASONS,
 )
+from perdure.protocols.durablex.reasons import PUSH_REASONS
 from perdure.server.assemble import Server
 from perdure.server.settings import ENVIRONMENT, Settings, SettingsError, load_settings
 from perdure.store.interface import Store
@@ -76,7 +77,8 @@ def said_in_calls(folder: str, *callables: str) -> Iterator[tuple[str, int]]:
 def reasons_of_the_code() -> set[tuple[str, int]]:
     ruled = {(kind.reason, status) for kind, status in STATUS_BY_REJECTION.items()}
     web = set(said_in_calls("web/", "HttpError", "_refuse_stream"))
-    doors = set(DOOR_REASONS.items()) | set(PAYLOAD_REASONS) | set(WORKER_REASONS)
+    doors = set(DOOR_REASONS.items()) | set(PUSH_REASONS.items())
+    doors |= set(PAYLOAD_REASONS) | set(WORKER_REASONS)
     return ruled | doors | set(STORE_REASONS.items()) | web
 
 
@@ -90,12 +92,13 @@ def test_every_row_of_the_table_of_reasons_is_filled() -> None:
     for row in rows("reasons.md"):
         assert len(row) == 5, row
         assert all(row), row
-        assert row[2] in ("any", "control", "worker", "control and worker", "connection"), row
+        places = ("any", "control", "worker", "control and worker", "connection", "push")
+        assert row[2] in places, row
 
 
 def test_the_web_layer_has_reasons_of_its_own() -> None:
     own = {reason for reason, _ in said_in_calls("web/server.py", "HttpError", "_refuse_stream")}
-    assert own == {"malformed_http", "headers_too_large", "upgrade_not_supported"}
+    assert own == {"malformed_http", "headers_too_large"}
 
 
 def test_every_rejection_has_a_status() -> None:

@@ -1,7 +1,7 @@
 """Lists of runs: newest first, filtered, in pages."""
 
 from perdure.core.run.state import Run
-from perdure.core.run.status import RunStatus
+from perdure.core.run.status import CLOSED, RunStatus
 from perdure.store.interface import ListCursor, RunFilter, Store
 from tests.store.building import NOW, a_run
 from tests.store.keeping import Keep
@@ -58,7 +58,7 @@ def test_a_run_that_starts_between_two_pages_does_not_move_them(keep: Keep) -> N
 
 def test_filters_are_type_bucket_and_text_and_all_must_fit(keep: Keep) -> None:
     runs = a_fleet()
-    open_statuses = {RunStatus.PENDING, RunStatus.RUNNING, RunStatus.WAITING}
+    open_statuses = set(RunStatus) - CLOSED
     with keep.opened() as store:
         keep.commit(store, *runs)
 

@@ -356,7 +356,7 @@ def test_every_route_says_who_may_use_it(shared_wire: Wire) -> None:
         assert route.roles, f"{route.method} {route.path} names no role"
         assert route.roles is PUBLIC or route.roles <= known, f"{route.method} {route.path}"
     open_to_all = {route.path for route in routes if route.roles is PUBLIC}
-    assert open_to_all == {"/api/health", "/api/ready"}
+    assert open_to_all == {"/api/health", "/api/ready", "/healthz", "/readyz"}
 
 
 def test_no_two_routes_are_the_same(shared_wire: Wire) -> None:

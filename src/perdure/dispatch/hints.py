@@ -19,10 +19,10 @@ from perdure.core.limits import (
     REMOTE_WATCHES_MAX,
     SECOND,
 )
-from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.query_messages import QueueName
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
+from perdure.dispatch.yards import Yard
 from perdure.store.interface import QueueKey, Unavailable
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Hints:
         *,
         node_id: str,
         clock: Clock,
-        yard: PollerYard,
+        yard: Yard,
         watchers: Watchers,
         update_waiters: UpdateWaiters,
         refresh_worker: Callable[[tuple[str, str]], Awaitable[None]],

@@ -22,6 +22,7 @@ from perdure.dispatch.delivery import (
     deliver_to_poll,
 )
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
+from perdure.dispatch.yards import Yard
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
@@ -84,15 +85,19 @@ _EMPTY = {
 class Polling:
     """Parks polls, and remembers the leases that recent polls were given."""
 
-    def __init__(self, engine: Engine, yard: PollerYard, granting: Granting) -> None:
+    def __init__(
+        self, engine: Engine, yard: PollerYard, granting: Granting, yards: Yard | None = None
+    ) -> None:
         self._engine = engine
         self._yard = yard
+        # Everybody for whom ready tasks are looked for; polls are only some of them.
+        self._yards: Yard = yards or yard
         self._granting = granting
         self._polls: OrderedDict[PollKey, ParkedPoller | Claim] = OrderedDict()
         # Workers that held leases when this process began: what their polls were given before
         # is on disk only.
         self._inherited: set[tuple[str, str]] = set()
-        yard.connect(self._look)
+        yard.connect(self.look)
         self._crowded: dict[QueueKey, int] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
@@ -245,14 +250,15 @@ class Polling:
         else:
             self._engine.send(ReleaseActivity(_attempt(poller.key.namespace, delivery)))
 
-    def _look(self, key: QueueKey) -> None:
+    def look(self, key: QueueKey) -> None:
+        """Have ready tasks of a queue looked for."""
         task = asyncio.get_running_loop().create_task(self._claim(key), name=f"claim {key.queue}")
         self._looks.add(task)
         task.add_done_callback(self._looks.discard)
 
     async def _claim(self, key: QueueKey) -> None:
         try:
-            is_crowded = await self._engine.submit(ClaimTasks(key, self._yard, self._granting))
+            is_crowded = await self._engine.submit(ClaimTasks(key, self._yards, self._granting))
         except Exception as error:
             # The rows are still there; looking again at once would only press a sick disk.
             log.warning("queue %s waits: %s", key.queue, error)
@@ -264,7 +270,7 @@ class Polling:
             await asyncio.sleep(min(_CROWDED_SECONDS * 2**tries, 1))
         else:
             self._crowded.pop(key, None)
-        self._yard.claimed(key)
+        self._yards.claimed(key)
 
 
 def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:

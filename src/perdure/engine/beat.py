@@ -30,6 +30,7 @@ from perdure.core.rejection import (
 from perdure.core.run.moment import Ids, Moment
 from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
+from perdure.engine.catalogue import Catalogue
 from perdure.engine.family import follow
 from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
@@ -105,6 +106,7 @@ class Engine:
         self._cache = cache
         self._on_change = on_change
         self._on_due = on_due
+        self._catalogue = Catalogue()
         self._inbox: deque[Waiting] = deque()
         self._wake = asyncio.Event()
         self._stopping = False
@@ -318,6 +320,7 @@ class Engine:
     ) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         world.trusts_memory = trusting
+        world.catalogue = self._catalogue
         try:
             if (held or records) and self._shared is not None:
                 await self._shared.hold(held, records)

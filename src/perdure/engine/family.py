@@ -1,10 +1,12 @@
 """Effects of one run on its relatives, as operations of the same beat."""
 
+from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
+from perdure.core.push.effect import Called, Emitted, Ended, Listened
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -16,9 +18,12 @@ from perdure.core.run.effect import (
     TellParent,
     TellParentContinued,
 )
+from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
-from perdure.core.run.state import Run
+from perdure.core.run.state import Dialect, Run
+from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
+from perdure.engine.passes import FollowEnd, StartCalled, call_ended
 from perdure.engine.world import World
 
 
@@ -33,6 +38,14 @@ def follow(effect: Effect) -> Operation:
             return ChildCloses(effect)
         case CancelChild():
             return ChildIsAskedToCancel(effect)
+        case Emitted():
+            return emitted(effect)
+        case Called():
+            return StartCalled(effect)
+        case Ended():
+            return FollowEnd(effect)
+        case Listened():
+            return NoteWaiter(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:
@@ -56,8 +69,16 @@ class ParentLearns(Operation):
         (parent_id,) = self.run_ids()
         parent = world.runs.get(parent_id)
         if parent is not None and not parent.is_closed:
-            child_closed(parent, world.moment, self._effect.child, self._effect.output)
+            learn = _LEARNING[parent.dialect]
+            learn(parent, world.moment, self._effect.child, self._effect.output)
             world.changed(parent)
+
+
+_LEARNING: Mapping[Dialect, Callable[[Run, Moment, Run, bytes | None], None]] = {
+    Dialect.PULL: child_closed,
+    Dialect.PUSH: call_ended,
+}
+"""How a parent takes in that a child of it has closed."""
 
 
 class ParentLearnsContinued(Operation):

@@ -1,10 +1,18 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
 from perdure.core.fleet.contract import declared_validators, is_cooperative
-from perdure.core.limits import UPDATE_VALIDATION_LEASE_TIMEOUT
+from perdure.core.limits import PASS_LEASE_TIMEOUT, UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
 from perdure.core.run.standalone import fit_arguments
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run, TaskKind, TaskState
+from perdure.core.run.state import (
+    TASK_KINDS,
+    WORKFLOW_TASK,
+    Activity,
+    Dialect,
+    Run,
+    TaskKind,
+    TaskState,
+)
 from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
@@ -17,6 +25,10 @@ class Granting:
     def __init__(self, *, workflow_timeout: int, activity_timeout: int) -> None:
         self.workflow_timeout = workflow_timeout
         self.activity_timeout = activity_timeout
+        self._timeouts = {
+            Dialect.PULL: workflow_timeout,
+            Dialect.PUSH: PASS_LEASE_TIMEOUT,
+        }
 
     def match(self, world: World, matcher: Matcher) -> None:
         """Let the tasks that became ready in this beat meet parked pollers."""
@@ -62,9 +74,10 @@ class Granting:
 
     def _task_timeout(self, run: Run) -> int:
         """Somebody waits for the word of a validator, so it is given less time."""
+        usual = self._timeouts[run.dialect]
         if run.task is None or run.task.kind is not TaskKind.VALIDATION:
-            return self.workflow_timeout
-        return min(self.workflow_timeout, UPDATE_VALIDATION_LEASE_TIMEOUT)
+            return usual
+        return min(usual, UPDATE_VALIDATION_LEASE_TIMEOUT)
 
 
 def still_holds(grant: Grant) -> bool:
@@ -85,7 +98,7 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
         if not is_ready:
             continue
         if place == WORKFLOW_TASK:
-            key = QueueKey(run.namespace, run.queue, "workflow")
+            key = QueueKey(run.namespace, run.queue, TASK_KINDS[run.dialect])
             found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)

@@ -57,6 +57,13 @@ class RecordKind(Generic[T]):
         """Write a value. It must have been looked for; without `due_at` it is due never more."""
         world.put_record(self.key(namespace, key), Record(_encode(value), due_at))
 
+    def add(
+        self, world: World, namespace: str, key: str, value: T, *, due_at: int | None = None
+    ) -> None:
+        """Write a value under a key that was just made up, so that nobody has to look for it."""
+        world.records.setdefault(self.key(namespace, key), None)
+        self.put(world, namespace, key, value, due_at=due_at)
+
     def remove(self, world: World, namespace: str, key: str) -> None:
         world.put_record(self.key(namespace, key), None)
 

@@ -11,16 +11,10 @@ from perdure.core.rejection import (
     RunNotFound,
     StructuralLimitExceeded,
 )
-from perdure.core.run.effect import (
-    CancelChild,
-    CloseChild,
-    Effect,
-    StartRun,
-    TellParent,
-    TellParentContinued,
-)
+from perdure.core.run.effect import Effect, StartRun
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
+from perdure.engine.catalogue import Catalogue
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
 from perdure.store.interface import (
@@ -66,6 +60,8 @@ class World:
         self.loaded_receipts: set[ReceiptKey] = set()
         # Every record that was asked for: as it was on disk, or None when there is none.
         self.records: dict[RecordKey, Record | None] = {}
+        # What applications have registered, as far as operations have looked.
+        self.catalogue = Catalogue()
         self._workers = workers
         # Registrations as a shared store has them; what memory has may be old.
         self._learned: dict[tuple[str, str], Worker | None] = {}
@@ -151,7 +147,6 @@ class World:
         if isinstance(effect, StartRun):
             self.opened(effect.run)
             return
-        assert isinstance(effect, TellParent | TellParentContinued | CloseChild | CancelChild)
         self.follow_ups.append(self._follow(effect))
 
     def opened(self, run: Run) -> None:

@@ -1,25 +1,30 @@
 """The parts list: the one place where real things are built."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure import __version__
 from perdure.clock import Clock, FollowingClock, SystemClock
-from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
-from perdure.core.run.state import Run
+from perdure.core.limits import PASS_TIMEOUT, RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.core.run.state import TASK_KINDS, Dialect, Run
 from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
+from perdure.dispatch.invoking import Invoker
 from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_book import QueryRules
+from perdure.dispatch.runners import RunnerYard
 from perdure.dispatch.sessions import SessionDesk
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
+from perdure.dispatch.yards import Yards
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
+from perdure.engine.intake import SEEN, ForgetSeen
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
+from perdure.engine.registering import RUNNER, RunnerDue
 from perdure.engine.sessions import SESSION
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
@@ -46,6 +51,12 @@ from perdure.protocols.durable_workflow.transport import (
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
+from perdure.protocols.durablex import routes as durablex
+from perdure.protocols.durablex.catalogue import CatalogueReader
+from perdure.protocols.durablex.connect import Connect
+from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
@@ -54,7 +65,7 @@ from perdure.server.webhooks import make_deliverer
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
-from perdure.web.routing import Router
+from perdure.web.routing import Router, Surface
 
 
 class Server:
@@ -74,6 +85,8 @@ class Server:
         node_id = ids.ulid()
         self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
         self.yard = PollerYard()
+        self.runners = RunnerYard()
+        yards = Yards(self.yard, {TASK_KINDS[Dialect.PUSH]: self.runners})
         self.watchers = Watchers()
         self.update_waiters = UpdateWaiters()
         self.deadlines = DeadlineLoop(clock)
@@ -91,6 +104,7 @@ class Server:
                 wire=make_hint_wire(settings),
                 parcels=make_parcel_wire(settings, node_id=node_id),
                 yard=self.yard,
+                yards=yards,
                 watchers=self.watchers,
                 update_waiters=self.update_waiters,
                 siblings=None if family is None else Siblings(family, node_id),
@@ -99,14 +113,16 @@ class Server:
             store=self.store,
             clock=clock,
             ids=ids,
-            matcher=self.yard,
+            matcher=yards,
             granting=granting,
             cache=self.cache,
             on_change=self._changed,
             on_due=self.deadlines.arm,
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
-        self.polling = Polling(self.engine, self.yard, granting)
+        self.polling = Polling(self.engine, self.yard, granting, yards)
+        self.runners.connect(self.polling.look)
+        self.invoker = Invoker(self.engine, clock, self.runners, timeout=PASS_TIMEOUT)
         self.sessions = SessionDesk(self.engine, self.yard, granting)
         self.deadlines.on_record(SESSION.name, self.sessions.on_due)
         post = None if self.neighbours is None else self.neighbours.post
@@ -193,9 +209,22 @@ class Server:
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
+        push_surface = DurablexSurface(settings.default_namespace)
+        self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
+        self.catalogue = CatalogueReader(self.engine, push_surface)
+        push_routes = durablex.routes(
+            push_surface,
+            self.connect,
+            Events(self.engine, push_surface),
+            Runs(self.engine, push_surface),
+            self.catalogue,
+        )
+        self.deadlines.on_record(RUNNER.name, RunnerDue)
+        self.deadlines.on_record(SEEN.name, ForgetSeen)
         self.app = Application(
             Router(
-                routes(
+                push_routes
+                + routes(
                     control,
                     worker,
                     queries,
@@ -212,8 +241,9 @@ class Server:
                 )
             ),
             authenticator(settings),
-            surface_of=surface_of(
-                control_surface, worker_surface, discovery_surface, payload_surface
+            surface_of=_either(
+                push_surface,
+                surface_of(control_surface, worker_surface, discovery_surface, payload_surface),
             ),
             translate=translate,
             body_bytes_max=settings.body_bytes_max,
@@ -228,12 +258,15 @@ class Server:
         self.namespaces.known.update(await self.store.load_namespaces())
         await self.engine.open()
         await self.polling.open()
+        await self.invoker.open()
 
     def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         """What runs beside the beat for as long as the server lives."""
         loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("deadlines", self.deadlines.run(self.engine)),
             ("deliveries", self.deliverer.run()),
+            ("passes", self.invoker.run()),
+            ("runners", self.connect.run()),
         ]
         return loops if self.neighbours is None else loops + self.neighbours.loops()
 
@@ -244,7 +277,9 @@ class Server:
         await self.store.close()
 
     def drain(self) -> None:
-        """Answer everybody who only waits."""
+        """Answer everybody who only waits, and begin nothing new."""
+        self.catalogue.is_draining = True
+        self.runners.release_all()
         self.yard.release_all()
         self.desk.release_all()
         self.watchers.release_all()
@@ -254,6 +289,11 @@ class Server:
         self.watchers.changed(run.run_id)
         self.update_waiters.changed(run)
         self.sessions.changed(run.run_id)
+
+
+def _either(push: Surface, pull: Callable[[bytes], Surface]) -> Callable[[bytes], Surface]:
+    """The family of a path: everything of the pull protocol stands under one prefix."""
+    return lambda path: pull(path) if path.startswith(b"/api/") else push
 
 
 def query_rules(settings: Settings) -> QueryRules:

@@ -15,6 +15,7 @@ from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_post import QueryPost
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
+from perdure.dispatch.yards import Yard
 from perdure.engine.beat import Engine
 from perdure.server.siblings import Siblings
 from perdure.store.interface import SharedStore
@@ -34,6 +35,7 @@ class Neighbours:
         wire: HintWire | None,
         parcels: ParcelWire | None,
         yard: PollerYard,
+        yards: Yard,
         watchers: Watchers,
         update_waiters: UpdateWaiters,
         siblings: Siblings | None = None,
@@ -48,7 +50,7 @@ class Neighbours:
         self.hints = Hints(
             node_id=node_id,
             clock=clock,
-            yard=yard,
+            yard=yards,
             watchers=watchers,
             update_waiters=update_waiters,
             refresh_worker=self._refresh_worker,

@@ -98,7 +98,8 @@ async def _listen_and_serve(server: Server, listener: socket.socket, *, supervis
     # Known before the first answer: some are on their way as soon as they are decided.
     connections.is_draining = True
     server.drain()
-    await connections.drain(DRAIN_SECONDS)
+    await server.invoker.finish_all(DRAIN_SECONDS / 2)
+    await connections.drain(DRAIN_SECONDS / 2)
 
 
 def configure_logging(level: str) -> None:

@@ -202,6 +202,18 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
+class PushedFilter(Struct, frozen=True, kw_only=True):
+    """Which push runs a list shows, and from which end."""
+
+    namespace: str
+    app: str | None = None
+    workflow: str | None = None
+    statuses: tuple[str, ...] | None = None
+    since: int = 0
+    text: str | None = None
+    oldest_first: bool = False
+
+
 class ListCursor(NamedTuple):
     """The last row of a page: the next page starts behind it."""
 
@@ -262,6 +274,9 @@ class Store(Protocol):
     async def read_instance(self, instance: Instance) -> Sequence[Run]: ...
     async def read_list(
         self, wanted: RunFilter, after: ListCursor | None, limit: int
+    ) -> list[Run]: ...
+    async def read_pushed(
+        self, wanted: PushedFilter, after: ListCursor | None, limit: int
     ) -> list[Run]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...

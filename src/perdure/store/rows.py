@@ -8,6 +8,7 @@ import msgspec
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import (
     STATE_FIELDS,
+    TASK_KINDS,
     WORKFLOW_TASK,
     Activity,
     Message,
@@ -100,7 +101,8 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
     """The columns of a task that pollers shall find."""
     if place == WORKFLOW_TASK:
         assert run.task is not None
-        what = (run.queue, "workflow", task_name(run), run.priority, run.task.available_at)
+        kind = TASK_KINDS[run.dialect]
+        what = (run.queue, kind, task_name(run), run.priority, run.task.available_at)
     else:
         activity = run.operations[place]
         assert isinstance(activity, Activity)

@@ -49,7 +49,10 @@ class Application:
             raise request.refusal
         if request.body:
             self._check_body(request)
-        return self.router.find(request)
+        route = self.router.find(request)
+        if request.is_upgrade and not route.upgrades:
+            raise HttpError(400, "upgrade_not_supported", "this path cannot be upgraded")
+        return route
 
     def admit(self, request: Request, route: Route) -> None:
         """Let a request in, or raise `HttpError`."""
@@ -86,7 +89,9 @@ class Application:
         if media_type == _JSON:
             return
         media_type = media_type.partition(b";")[0].strip().lower()
-        if media_type != _JSON and not media_type.endswith(b"+json"):
+        if media_type == _JSON or media_type.endswith(b"+json"):
+            return
+        if not getattr(self._surface_of(request.path), "takes_any_media", False):
             raise _unsupported("bodies are JSON", "application/json", "application/*+json")
 
     def compress(self, request: Request, response: Response) -> None:

@@ -1,5 +1,6 @@
 """Requests and responses, and the error that ends a request early."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
@@ -47,6 +48,7 @@ class Request:
         "body",
         "headers",
         "is_gone",
+        "is_upgrade",
         "keep_alive",
         "method",
         "namespace",
@@ -73,6 +75,8 @@ class Request:
         # Set while the request is still coming in, when it can only be refused.
         self.refusal: HttpError | None = None
         self.is_gone = False
+        # Whether the client asks to go on as a WebSocket.
+        self.is_upgrade = False
         self._on_gone: Callable[[], object] | None = None
         self._query: dict[str, str] | None = None
 
@@ -131,3 +135,32 @@ class Response:
         self.body = body
         self.headers = headers
         self.media_type = media_type
+
+
+class Successor(asyncio.Protocol):
+    """What a connection can become. It is told when it shall end."""
+
+    on_left: Callable[[], None] = staticmethod(lambda: None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.on_left()
+
+    def go_away(self) -> None:
+        """The server is about to stop."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Its time is up."""
+        raise NotImplementedError
+
+
+class Handover(Response):
+    """An answer without an end: behind its head the connection belongs to a successor."""
+
+    __slots__ = ("successor",)
+
+    def __init__(
+        self, status: int, headers: tuple[tuple[bytes, bytes], ...], successor: Successor
+    ) -> None:
+        super().__init__(status, b"", headers)
+        self.successor = successor

@@ -28,7 +28,8 @@ class Route(NamedTuple):
     """A method and a path with `{name}` segments.
 
     A `lean` handler runs outside of any task of its own, also inside of somebody else's. So it
-    may not use what needs one (`asyncio.timeout`, task groups, most drivers).
+    may not use what needs one (`asyncio.timeout`, task groups, most drivers). `upgrades` says that
+    its requests become WebSockets.
     """
 
     method: str
@@ -39,6 +40,7 @@ class Route(NamedTuple):
     lean: bool = False
     raw_bytes_max: int = 0
     """How large its bodies may be if they are bytes, and no JSON; 0 where they are JSON."""
+    upgrades: bool = False
 
 
 class Router:

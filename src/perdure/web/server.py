@@ -18,10 +18,12 @@ import httptools
 
 from perdure.web.app import Application
 from perdure.web.exchange import Exchange
-from perdure.web.message import HttpError, Request, Response, too_large
+from perdure.web.message import Handover, HttpError, Request, Response, Successor, too_large
 
 HEAD_BYTES_MAX = 32_768
 PIPELINED_MAX = 8
+EARLY_BYTES_MAX = 65_536
+"""What a client may send before it knows that its connection is upgraded."""
 LINGER_SECONDS = 2
 IDLE_SECONDS = 75
 """A connection without a request in hand is closed after this silence."""
@@ -50,6 +52,8 @@ class Connections:
     def __init__(self, app: Application) -> None:
         self.app = app
         self.open: set[HttpProtocol] = set()
+        # Connections that have become something else.
+        self.handed_over: set[Successor] = set()
         self.is_draining = False
         self._handling: set[asyncio.Task[None]] = set()
         self._answering = 0
@@ -87,11 +91,24 @@ class Connections:
         self.is_draining = True
         for protocol in list(self.open):
             protocol.close_if_idle()
+        for successor in list(self.handed_over):
+            successor.go_away()
         if self._answering:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_answered.wait(), seconds)
         for protocol in list(self.open):
             protocol.abort()
+        for successor in list(self.handed_over):
+            successor.abort()
+
+    def hand_over(self, successor: Successor, transport: asyncio.Transport) -> None:
+        """A connection goes on as something else."""
+        self.handed_over.add(successor)
+        successor.on_left = lambda: self.handed_over.discard(successor)
+        transport.set_protocol(successor)
+        successor.connection_made(transport)
+        if self.is_draining:
+            successor.go_away()
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -105,12 +122,14 @@ class HttpProtocol(asyncio.Protocol):
         "_clock",
         "_connections",
         "_deaf",
+        "_early",
         "_head_bytes",
         "_headers",
         "_is_large",
         "_parser",
         "_request",
         "_sent",
+        "_successor",
         "_target",
         "_transport",
         "_waiting",
@@ -144,6 +163,9 @@ class HttpProtocol(asyncio.Protocol):
         self._sent: Request | None = None
         # Set when what still comes in is only let run out.
         self._deaf = False
+        # What came behind a request to be upgraded, and who reads it once that is answered.
+        self._early: bytes | None = None
+        self._successor: Successor | None = None
 
     # The stream ----------------------------------------------------------------------------------
 
@@ -164,12 +186,17 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        if self._early is not None:
+            self._keep_early(data)
+            return
         self._is_large = self._head_bytes + len(data) > HEAD_BYTES_MAX
         self._begins = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            if not self._deaf:
+            if self._request is not None and self._request.is_upgrade:
+                self._keep_early(data[upgrade.args[0] :])
+            elif not self._deaf:
                 head = self._head_without_offer()
                 self._parser = httptools.HttpRequestParser(self)
                 self._head_bytes = 0
@@ -234,9 +261,9 @@ class HttpProtocol(asyncio.Protocol):
         length = headers.get(b"content-length")
         most = self._connections.app.body_bytes_max
         if websocket:
-            message = "this path cannot be upgraded"
-            request.refusal = HttpError(400, "upgrade_not_supported", message)
-        elif (
+            # Whatever it is answered, no other request can follow it.
+            request.is_upgrade, request.keep_alive = True, False
+        if (
             length is not None
             and length.isdigit()
             and int(length) > most
@@ -321,6 +348,9 @@ class HttpProtocol(asyncio.Protocol):
         if request.is_gone:
             self._connections.end()
             return
+        if isinstance(response, Handover):
+            self._hand_over(response)
+            return
         if self._connections.is_draining:
             request.keep_alive = False
         self._write(request, response)
@@ -349,6 +379,29 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(b"%b%d\r\n\r\n" % (head, len(body)))
         else:
             self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+
+    def _keep_early(self, data: bytes) -> None:
+        """What follows a request to be upgraded is for whoever takes over, if anybody does."""
+        if self._successor is not None:
+            self._successor.data_received(data)
+            return
+        self._early = (self._early or b"") + data
+        if len(self._early) > EARLY_BYTES_MAX:
+            self._transport.abort()
+
+    def _hand_over(self, response: Handover) -> None:
+        self._connections.end()
+        self._connections.open.discard(self)
+        self._busy = None
+        phrase = HTTPStatus(response.status).phrase.encode()
+        lines = [b"HTTP/1.1 %d %b" % (response.status, phrase)]
+        lines += [name + b": " + value for name, value in response.headers]
+        self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        self._successor = response.successor
+        self._connections.hand_over(response.successor, self._transport)
+        if self._early:
+            early, self._early = self._early, b""
+            self._successor.data_received(early)
 
     def _linger(self) -> None:
         """Close our side, and let a client that is still sending read why before we hang up."""

@@ -8,6 +8,17 @@ def routing_name(name: str, build_id: str | None) -> str:
     return name if build_id is None else f"{name}@{build_id}"
 
 
+def pass_name(workflow: str, pin: str) -> str:
+    """What a pass of a push run is looked for under: its workflow, for any runner or for one."""
+    return f"{pin}\x1f{workflow}"
+
+
+def split_pass_name(name: str) -> tuple[str, str]:
+    """The workflow of a pass, and the runner that it is pinned to, if any."""
+    pin, _, workflow = name.partition("\x1f")
+    return workflow, pin
+
+
 def validation_name(workflow_type: str, update_name: str) -> str:
     """What the validation of an update is looked for under; no worker calls a type like this."""
     return f"{workflow_type}\x1f{update_name}"

@@ -12,13 +12,16 @@ from perdure.core.run.state import (
     ConditionWait,
     GroupMode,
     Operation,
+    PushStep,
     Run,
     SignalWait,
+    StepState,
     TaskKind,
     TaskState,
     Timer,
     WorkflowTask,
 )
+from perdure.core.run.status import RunStatus
 
 
 class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,16 +61,24 @@ def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
 
 
 def _next_cause(run: Run) -> Cause:
+    if run.status is RunStatus.PAUSED and run.task is None:
+        return Cause(kind="paused", text="paused; it goes on when somebody resumes it")
     if run.task is not None:
         return _task(run, run.task)
     if run.wait is not None and run.wait in run.operations:
         wait = run.operations[run.wait]
         return _message(run, wait) or _operation(wait)
     # What has an outcome already waits for the rest of its list; the rest is the cause.
-    waiting = [o for o in run.operations.values() if o.outcome is None and not o.detached]
+    waiting = [operation for operation in run.operations.values() if _is_awaited(operation)]
     if waiting:
         return _operation(min(waiting, key=lambda o: (_comes_last(run, o), o.sequence)))
     return Cause(kind="signal", text="waits for a signal; nothing else is open")
+
+
+def _is_awaited(operation: Operation) -> bool:
+    if isinstance(operation, PushStep):
+        return operation.state in (StepState.WAITING, StepState.BACKOFF)
+    return operation.outcome is None and not operation.detached
 
 
 def _comes_last(run: Run, operation: Operation) -> bool:
@@ -210,6 +221,17 @@ def _operation(operation: Operation) -> Cause:
                 sequence=operation.sequence,
                 name=operation.signal_name,
                 until=operation.fire_at,
+            )
+        case PushStep():
+            return Cause(
+                kind="step",
+                text=f"step {operation.name} ({operation.kind}) is {operation.state}"
+                f"{_until(operation.fire_at)}",
+                sequence=operation.sequence,
+                name=operation.name,
+                until=operation.fire_at,
+                attempt=operation.attempt,
+                run_id=operation.child_run_id,
             )
         case _:
             assert_never(operation)

@@ -1,9 +1,13 @@
 """Closing runs. A closed run stays closed; what it still had open is let go."""
 
+from collections.abc import Callable, Mapping
+
 from perdure.core import instant
+from perdure.core.push.effect import Ended
+from perdure.core.push.step import let_steps_go
 from perdure.core.run.cancellation import carry_over
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
-from perdure.core.run.effect import CloseChild, StartRun, TellParent, TellParentContinued
+from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
@@ -13,6 +17,7 @@ from perdure.core.run.state import (
     Activity,
     Cancellation,
     Child,
+    Dialect,
     Failure,
     Run,
     Signal,
@@ -31,10 +36,11 @@ _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
     """The code returned."""
     let_updates_go(run, moment, category="cancelled", ended="completed")
+    let_steps_go(run, moment)
     _apply_parent_close_policy(run, moment, "completed")
     output = command.result or b"null"
     record(run, moment, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
-    _close(run, moment, RunStatus.COMPLETED, "completed")
+    _close(run, moment, RunStatus.COMPLETED, "completed", output)
     _tell_parent(run, output)
 
 
@@ -66,6 +72,7 @@ def fail_run(
         exception=command.exception,
     )
     let_updates_go(run, moment, category="cancelled", ended="failed")
+    let_steps_go(run, moment)
     _apply_parent_close_policy(run, moment, "failed")
     record(
         run,
@@ -259,6 +266,7 @@ def _release_held(run: Run, moment: Moment) -> None:
 
 
 def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> None:
+    let_steps_go(run, moment)
     at = instant.text(moment.now)
     open_operations = [o for _, o in sorted(run.operations.items()) if o.outcome is None]
     for operation in open_operations:
@@ -321,7 +329,9 @@ def _apply_parent_close_policy(run: Run, moment: Moment, reason: str) -> None:
         )
 
 
-def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
+def _close(
+    run: Run, moment: Moment, status: RunStatus, reason: str, output: bytes | None = None
+) -> None:
     assert status in TRANSITIONS[run.status], f"a {run.status} run cannot become {status}"
     run.status = status
     run.closed_reason = reason
@@ -353,6 +363,14 @@ def _close(run: Run, moment: Moment, status: RunStatus, reason: str) -> None:
     run.task = None
     run.wait = None
     run.due_at = None
+    run.unsaved.effects += _ENDING[run.dialect](run, output)
+
+
+_ENDING: Mapping[Dialect, Callable[[Run, bytes | None], list[Effect]]] = {
+    Dialect.PULL: lambda run, output: [],
+    Dialect.PUSH: lambda run, output: [Ended(run, output)],
+}
+"""What follows when a run of a dialect has closed, beyond its family."""
 
 
 def _forget_ready(run: Run, place: int) -> None:

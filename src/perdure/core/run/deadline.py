@@ -10,6 +10,7 @@ from perdure.core.run.state import (
     ActivityTimeouts,
     ConditionWait,
     Operation,
+    PushStep,
     Run,
     SignalWait,
     TaskState,
@@ -53,7 +54,7 @@ def operation_due(operation: Operation) -> int | None:
         if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
             return operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
-    if isinstance(operation, Timer | ConditionWait | SignalWait):
+    if isinstance(operation, Timer | ConditionWait | SignalWait | PushStep):
         return operation.fire_at
     return None
 

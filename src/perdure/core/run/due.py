@@ -1,6 +1,7 @@
 """What happens to a run when its time comes. There is no other way in which time passes."""
 
 from perdure.core import instant
+from perdure.core.push.step import fire_step
 from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
 from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
 from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
@@ -12,6 +13,7 @@ from perdure.core.run.state import (
     Activity,
     ConditionWait,
     Operation,
+    PushStep,
     Run,
     SignalWait,
     TaskState,
@@ -80,5 +82,7 @@ def _fire_operation(run: Run, moment: Moment, operation: Operation) -> None:
             resolve(run, operation, held("TimerFired", fired, operation))
         case ConditionWait() | SignalWait():
             time_out_wait(run, moment, operation)
+        case PushStep():
+            fire_step(run, moment, operation)
         case _:
             raise AssertionError(f"{operation} has no deadline")

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from perdure.core.push.effect import PushEffect
 from perdure.core.run.state import Cancellation, Run
 
 
@@ -42,4 +43,6 @@ class CancelChild(Struct, frozen=True):
     origin: Cancellation
 
 
-Effect: TypeAlias = StartRun | TellParent | TellParentContinued | CloseChild | CancelChild
+Effect: TypeAlias = (
+    StartRun | TellParent | TellParentContinued | CloseChild | CancelChild | PushEffect
+)

@@ -7,6 +7,7 @@ class Ids(Protocol):
     """A source of fresh ids."""
 
     def ulid(self) -> str: ...
+    def hex(self, length: int) -> str: ...
 
 
 class Moment(NamedTuple):

@@ -20,6 +20,7 @@ from perdure.core.run.state import (
     Held,
     Member,
     Operation,
+    PushStep,
     Run,
     Signal,
     SignalWait,
@@ -362,3 +363,5 @@ def resume_context(operation: Operation, event_type: str) -> dict[str, str | int
                 resume["signal_wait_id"] = operation.wait_id
                 resume["signal_name"] = operation.signal_name
             return resume
+        case PushStep():
+            raise AssertionError("steps of push runs are not held back")

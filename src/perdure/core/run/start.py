@@ -239,6 +239,11 @@ def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
 def open_run(run: Run, moment: Moment, *, delay: int) -> None:
     """Wake the code of a new run, now or later."""
     request_task(run, moment)
+    delay_start(run, moment, delay)
+
+
+def delay_start(run: Run, moment: Moment, delay: int) -> None:
+    """Let the first task of a new run come later."""
     if delay <= 0:
         return
     task = run.task

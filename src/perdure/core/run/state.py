@@ -5,13 +5,14 @@ history in the same breath. What is not yet on disk is listed in its `Unsaved` p
 writes exactly the difference. A run whose beat failed is thrown away and loaded again.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import Struct, field
 
 from perdure.core.fleet.session import SessionTerms
-from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
+from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX, SECOND
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
@@ -292,7 +293,54 @@ class SignalWait(Step, kw_only=True, tag="signal"):
         return self.wait_id
 
 
-Operation: TypeAlias = Activity | Timer | Child | ConditionWait | SignalWait
+class StepState(StrEnum):
+    """Where a step of a push run stands."""
+
+    WAITING = "waiting"
+    BACKOFF = "backoff"
+    RUNNABLE = "runnable"
+    FINISHED = "finished"
+
+
+class StepRetry(Struct, frozen=True):
+    """How often a step is tried, and how long apart. `attempts_max` counts the first try."""
+
+    attempts_max: int = 1
+    backoff: str = "fixed"
+    initial_delay: int = SECOND
+    max_delay: int | None = None
+
+
+class PushStep(Step, kw_only=True, tag="step"):
+    """A step of a push run, known by its hashed id.
+
+    It stays with its run when it has finished: `entry` is its member of the memo, as it is sent.
+    `kind` says what it is: `run`, `sleep`, `wait`, `child` and so on.
+    """
+
+    step_id: str
+    name: str
+    kind: str
+    opened_at: int
+    state: StepState = StepState.WAITING
+    attempt: int = 1
+    entry: bytes = b""
+    fire_at: int | None = None
+    retry: StepRetry | None = None
+    event_name: str | None = None
+    event_filter: str | None = None
+    child_run_id: str | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.step_id
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is not StepState.FINISHED
+
+
+Operation: TypeAlias = Activity | Timer | Child | ConditionWait | SignalWait | PushStep
 
 
 class GroupMode(StrEnum):
@@ -412,6 +460,62 @@ class Cancellation(Struct, kw_only=True):
     stopped: list[Stopped] = field(default_factory=list)
 
 
+class Dialect(StrEnum):
+    """Who works on a run: workers that pull its tasks, or runners that we invoke."""
+
+    PULL = "durable_workflow"
+    PUSH = "durablex"
+
+
+TASK_KINDS: Mapping[Dialect, str] = {Dialect.PULL: "workflow", Dialect.PUSH: "pass"}
+"""The kind of queue that the workflow tasks of a dialect wait in."""
+
+
+_CODECS: Mapping[Dialect, str] = {Dialect.PULL: "avro", Dialect.PUSH: "json"}
+
+
+class Pause(Struct):
+    """Why a push run stands still, and since when."""
+
+    reason: str
+    since: int
+    detail: str | None = None
+
+
+class Push(Struct, kw_only=True):
+    """What a run has because runners are invoked for it. The app is its queue.
+
+    `is_fresh` says that a step has become ready since the last pass was sent, which does not know
+    of it. `logged` says per scope up to which line of which attempt logs were kept.
+    """
+
+    event_name: str
+    trigger: str = "event"
+    event_id: str | None = None
+    pin: str = ""
+    attempt: int = 1
+    errors: int = 0
+    transport_failures: int = 0
+    steps: int = 0
+    current: str | None = None
+    is_fresh: bool = False
+    memo_bytes: int = 0
+    retry: StepRetry = field(default_factory=StepRetry)
+    handles_failure: bool = False
+    failure_of: str | None = None
+    error: bytes | None = None
+    executed_by: str | None = None
+    waits_out_backoffs: bool = False
+    logged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    pause: Pause | None = None
+    session: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    replay_of: str | None = None
+    depth: int = 0
+    trace_id: str = ""
+    span_id: str = ""
+
+
 class Unsaved:
     """What a run has that the disk has not: the store writes this, then it is emptied."""
 
@@ -528,6 +632,8 @@ class Run(Struct):
     cancellation: Cancellation | None = None
     # Where the open condition was opened first, if it was opened again since without a word.
     reopened_from: int | None = None
+    dialect: Dialect = Dialect.PULL
+    push: Push | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"
@@ -542,6 +648,8 @@ class Run(Struct):
     # Of a history that is too long for memory: its first events, without a gap.
     opening: list[bytes] = field(default_factory=list)
     opening_bytes: int = 0
+    # Where the steps of a push run stand, by their hashed ids.
+    places: dict[str, int] = field(default_factory=dict)
     unsaved: Unsaved = field(default_factory=Unsaved)
 
     @property
@@ -555,7 +663,7 @@ class Run(Struct):
 
     @property
     def codec(self) -> str:
-        return "avro"
+        return _CODECS[self.dialect]
 
     def place_message(self, position: int, message: Message) -> None:
         """Take in a row of the inbox: what stands before its first entry was handed over."""
@@ -610,6 +718,7 @@ BESIDE_FIELDS = (
     "events_bytes",
     "opening",
     "opening_bytes",
+    "places",
     "unsaved",
 )
 """Loaded from elsewhere; never part of the row."""

@@ -5,11 +5,15 @@ from enum import StrEnum
 
 
 class RunStatus(StrEnum):
-    """The statuses of the protocol. A timed-out run is failed, with its own closed reason."""
+    """The statuses of the protocol. A timed-out run is failed, with its own closed reason.
+
+    Only push runs are ever paused.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
     WAITING = "waiting"
+    PAUSED = "paused"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -21,9 +25,10 @@ CLOSED = frozenset(
 )
 
 TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.WAITING}) | CLOSED,
-    RunStatus.RUNNING: frozenset({RunStatus.WAITING}) | CLOSED,
-    RunStatus.WAITING: frozenset({RunStatus.RUNNING}) | CLOSED,
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED}) | CLOSED,
+    RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.PAUSED}) | CLOSED,
+    RunStatus.WAITING: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | CLOSED,
+    RunStatus.PAUSED: frozenset({RunStatus.PENDING}) | CLOSED,
     **{closed: frozenset() for closed in CLOSED},
 }
 

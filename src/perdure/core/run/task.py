@@ -1,7 +1,10 @@
 """The workflow task of a run: at most one is pending or leased at any time."""
 
+from collections.abc import Callable, Mapping
+
 from perdure.core.fleet.routing import (
     cooperative_name,
+    pass_name,
     routing_name,
     session_name,
     validation_name,
@@ -23,6 +26,7 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
     WORKFLOW_TASK,
     Activity,
+    Dialect,
     Lease,
     Run,
     TaskKind,
@@ -30,6 +34,7 @@ from perdure.core.run.state import (
     TaskState,
     WorkflowTask,
 )
+from perdure.core.run.status import RunStatus
 
 APPROVED = "approved"
 REJECTED = "rejected"
@@ -89,6 +94,8 @@ def hasten_task(run: Run, moment: Moment, resume: dict[str, str | int]) -> None:
 
 def task_name(run: Run) -> str:
     """What the run's workflow task is looked for under by those who can take it."""
+    if run.push is not None:
+        return pass_name(run.workflow_type, run.push.pin)
     task = run.task
     if task is not None and task.kind is TaskKind.VALIDATION:
         name = validation_name(run.workflow_type, str(task.resume["update_name"]))
@@ -144,9 +151,23 @@ def lease_task(
     task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
     task.snapshot = run.history_count
     task.cooperative = cooperative
+    _ON_LEASE[run.dialect](run)
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)
     return task
+
+
+def _begin_pass(run: Run) -> None:
+    """A runner is to be told all that is known by now."""
+    assert run.push is not None
+    run.push.is_fresh = False
+    run.status = RunStatus.RUNNING
+
+
+_ON_LEASE: Mapping[Dialect, Callable[[Run], None]] = {
+    Dialect.PULL: lambda run: None,
+    Dialect.PUSH: _begin_pass,
+}
 
 
 def require_lease(
@@ -223,6 +244,11 @@ def retry_task(run: Run, moment: Moment, message: str) -> None:
     task.failures += 1
     task.failure_message = message
     delay = min(SECOND << min(task.failures - 1, 16), WORKFLOW_TASK_BACKOFF_MAX)
+    delay_task(run, moment, task, delay)
+
+
+def delay_task(run: Run, moment: Moment, task: WorkflowTask, delay: int) -> None:
+    """The same task comes again, later."""
     task.lease = None
     task.state = TaskState.DELAYED
     task.available_at = moment.now + delay

@@ -27,6 +27,7 @@ from perdure.store.interface import (
     LoosePayloads,
     PayloadKey,
     PollLease,
+    PushedFilter,
     QueueKey,
     ReadyTask,
     Receipt,
@@ -397,6 +398,24 @@ class PostgresStore:
             wanted.workflow_type,
             wanted.hidden_type,
             statuses,
+            wanted.text,
+            limit,
+        )
+        return [_run_of(row) for row in found]
+
+    async def read_pushed(
+        self, wanted: PushedFilter, after: ListCursor | None, limit: int
+    ) -> list[Run]:
+        oldest = wanted.oldest_first
+        cursor = after or (ListCursor(-1, "") if oldest else ListCursor(_END_OF_TIME, ""))
+        found = await self._read(
+            "read_pushed_oldest" if oldest else "read_pushed",
+            wanted.namespace,
+            wanted.since,
+            *cursor,
+            wanted.app,
+            wanted.workflow,
+            None if wanted.statuses is None else list(wanted.statuses),
             wanted.text,
             limit,
         )

@@ -30,6 +30,7 @@ from perdure.store.interface import (
     PayloadFate,
     PayloadKey,
     PayloadPut,
+    PushedFilter,
     QueueKey,
     ReadyTask,
     Receipt,
@@ -285,6 +286,19 @@ class SqliteStore:
             (RecordKey(wanted.kind, wanted.namespace, key), Record(data, due_at))
             for key, due_at, data in found
         ]
+
+    async def read_pushed(
+        self, wanted: PushedFilter, after: ListCursor | None, limit: int
+    ) -> list[Run]:
+        oldest = wanted.oldest_first
+        cursor = after or (ListCursor(-1, "") if oldest else ListCursor(_END_OF_TIME, ""))
+        statuses = None if wanted.statuses is None else _array(wanted.statuses)
+        values = (wanted.namespace, wanted.since, *cursor, wanted.app, wanted.workflow)
+        found = await self._read_bulk(
+            "read_pushed_oldest" if oldest else "read_pushed",
+            (*values, statuses, wanted.text, limit),
+        )
+        return [rows.run_of(row) for row in found]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
         return await asyncio.get_running_loop().run_in_executor(

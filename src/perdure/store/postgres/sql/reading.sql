@@ -61,6 +61,46 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
  order by run.started_at desc, run.run_id desc
  limit :most::bigint
 
+-- name: read_pushed
+-- One page of push runs, newest first, behind a cursor.
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state)
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.workflow_id = run.run_id
+   and run.started_at >= :since::bigint
+   and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
+   and (:app::text is null or run.queue = :app::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+   and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+        or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+ order by run.started_at desc, run.run_id desc
+ limit :most::bigint
+
+-- name: read_pushed_oldest
+-- The same, oldest first.
+select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
+       coalesce(open_run.version, run.version), open_run.task_owner,
+       coalesce(open_run.state, run.state)
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.workflow_id = run.run_id
+   and run.started_at >= :since::bigint
+   and (run.started_at, run.run_id) > (:started_at::bigint, :run_id::text)
+   and (:app::text is null or run.queue = :app::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+   and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+        or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+ order by run.started_at, run.run_id
+ limit :most::bigint
+
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first, at most enough of them for
 -- a page: every chunk has at least one event.

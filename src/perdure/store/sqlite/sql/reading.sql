@@ -35,6 +35,40 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  order by started_at desc, run_id desc
  limit :most
 
+-- name: read_pushed
+-- One page of push runs, newest first, behind a cursor.
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where namespace = :namespace
+   and workflow_id = run_id
+   and started_at >= :since
+   and (started_at, run_id) < (:started_at, :run_id)
+   and (:app is null or queue = :app)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:statuses is null or status in (select value from json_each(:statuses)))
+   and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+        or instr(queue, :text) > 0)
+ order by started_at desc, run_id desc
+ limit :most
+
+-- name: read_pushed_oldest
+-- The same, oldest first.
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from run
+ where namespace = :namespace
+   and workflow_id = run_id
+   and started_at >= :since
+   and (started_at, run_id) > (:started_at, :run_id)
+   and (:app is null or queue = :app)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:statuses is null or status in (select value from json_each(:statuses)))
+   and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+        or instr(queue, :text) > 0)
+ order by started_at, run_id
+ limit :most
+
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first.
 select first_sequence, last_sequence, events

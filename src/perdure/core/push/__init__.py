@@ -1,0 +1,1 @@
+"""Push runs: the rules of runs for which runners are invoked, pass by pass."""

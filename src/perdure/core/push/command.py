@@ -1,0 +1,132 @@
+"""What a runner asks for when it answers a pass. Payloads are encoded JSON that nobody opens."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from perdure.core.run.state import StepRetry
+
+
+class StepError(Struct, frozen=True):
+    """Why a step or a run failed: a message for people, and all of it as it was told."""
+
+    message: str
+    told: bytes
+
+
+class ReportStep(Struct, frozen=True, kw_only=True):
+    """The runner ran a step. It has a result or an error."""
+
+    step_id: str
+    name: str
+    result: bytes | None = None
+    error: StepError | None = None
+    is_retriable: bool = True
+    retry_after: int | None = None
+    retry: StepRetry | None = None
+    input: bytes | None = None
+    ai: bytes | None = None
+    usage: bytes | None = None
+
+
+class SkipStep(Struct, frozen=True, kw_only=True):
+    """The code passes a step over."""
+
+    step_id: str
+    name: str
+    reason: bytes | None = None
+
+
+class StartSleep(Struct, frozen=True, kw_only=True):
+    """Sleep for a while, from now on."""
+
+    step_id: str
+    name: str
+    delay: int
+
+
+class SleepUntil(Struct, frozen=True, kw_only=True):
+    """Sleep until an instant, which may be over."""
+
+    step_id: str
+    name: str
+    until: int
+
+
+class AwaitEvent(Struct, frozen=True, kw_only=True):
+    """Wait for an event by name, perhaps only for one that a filter lets through."""
+
+    step_id: str
+    name: str
+    event_name: str
+    timeout: int | None = None
+    filter: str | None = None
+
+
+class CallWorkflow(Struct, frozen=True, kw_only=True):
+    """Start a child and wait for its result."""
+
+    step_id: str
+    name: str
+    workflow: str
+    app: str | None = None
+    pin: str | None = None
+    data: bytes | None = None
+
+
+class EmitEvent(Struct, frozen=True, kw_only=True):
+    """Send an event, as if it came from outside."""
+
+    step_id: str
+    name: str
+    event_name: str
+    data: bytes | None = None
+    target_app: str | None = None
+    dedupe_id: str | None = None
+
+
+StepCommand: TypeAlias = (
+    ReportStep | SkipStep | StartSleep | SleepUntil | AwaitEvent | CallWorkflow | EmitEvent
+)
+
+
+class LogLine(Struct, frozen=True):
+    """What the code logged. `index` counts the lines of a scope within one pass."""
+
+    level: str
+    message: str
+    scope: str
+    index: int
+    fields: bytes | None = None
+
+
+class Progressed(Struct, frozen=True, kw_only=True):
+    """The code stands at steps that it found."""
+
+    commands: list[StepCommand]
+    logs: list[LogLine]
+
+
+class Returned(Struct, frozen=True, kw_only=True):
+    """The code has come to its end."""
+
+    result: bytes
+    logs: list[LogLine]
+
+
+class Refused(Struct, frozen=True, kw_only=True):
+    """The runner will never do this, or nobody can send it to one: the run fails."""
+
+    error: StepError
+    logs: list[LogLine]
+
+
+class Broke(Struct, frozen=True, kw_only=True):
+    """The pass failed on its way, or the code raised. `is_charged` if that is a try used up."""
+
+    error: StepError
+    logs: list[LogLine]
+    is_charged: bool = True
+
+
+PassReply: TypeAlias = Progressed | Returned | Refused | Broke

@@ -1,0 +1,300 @@
+"""One pass: a runner was told what is known, and its answer becomes facts, all of it or nothing."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, assert_never
+
+from perdure.core import instant, limits
+from perdure.core.push.command import (
+    AwaitEvent,
+    Broke,
+    CallWorkflow,
+    EmitEvent,
+    LogLine,
+    PassReply,
+    Progressed,
+    Refused,
+    ReportStep,
+    Returned,
+    SkipStep,
+    SleepUntil,
+    StartSleep,
+    StepCommand,
+    StepError,
+)
+from perdure.core.push.effect import Called, Emitted, Listened
+from perdure.core.push.logs import record_logs
+from perdure.core.push.step import (
+    CHILD,
+    EMIT,
+    NULL,
+    RUN,
+    SKIP,
+    SLEEP,
+    WAIT,
+    await_step,
+    become_fresh,
+    complete_step,
+    fail_try,
+    find_step,
+    is_held_back,
+    new_step,
+    push_of,
+)
+from perdure.core.run import close
+from perdure.core.run.command import CompleteRun, FailRun
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.history import encode, raw, record
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import PushStep, Run, StepState, TaskReceipt, WorkflowTask
+from perdure.core.run.status import RunStatus
+from perdure.core.run.task import delay_task, find_receipt, finish_task, require_lease
+
+
+def apply_pass(
+    run: Run,
+    moment: Moment,
+    report: TaskReport,
+    reply: PassReply,
+    *,
+    executed_by: str,
+    waits_out_backoffs: bool = False,
+) -> TaskReceipt:
+    """Take a runner's answer in. One that is repeated gets the recorded outcome."""
+    known = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
+    if known is not None:
+        return known
+    task = require_lease(
+        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
+    )
+    assert task.lease is not None
+    started_at = task.lease.granted_at
+    push = push_of(run)
+    push.executed_by, push.waits_out_backoffs = executed_by, waits_out_backoffs
+    run.last_progress_at = moment.now
+    record_logs(run, moment, reply.logs, _tries(run))
+    match reply:
+        case Broke():
+            return _retry_pass(run, moment, task, reply)
+        case Progressed():
+            # The lease stands until all is applied, so that nothing asks for the next pass early.
+            _progress(run, moment, reply, started_at)
+            receipt = _finish(run, task)
+            if not run.is_closed:
+                park(run, moment)
+        case Returned():
+            receipt = _finish(run, task)
+            close.complete_run(run, moment, CompleteRun(result=reply.result))
+        case Refused():
+            receipt = _finish(run, task)
+            fail(run, moment, reply.error)
+        case _:
+            assert_never(reply)
+    return receipt
+
+
+def fail(run: Run, moment: Moment, error: StepError) -> None:
+    """End a run badly, with what its steps and its code had to say."""
+    close.fail_run(
+        run, moment, FailRun(message=error.message, exception=error.told, non_retryable=True)
+    )
+
+
+def error_of(message: str) -> StepError:
+    """An error of ours."""
+    return StepError(message, encode({"message": message}))
+
+
+def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
+    push_of(run).transport_failures = 0
+    return finish_task(run, task, "completed")
+
+
+# Progress ---------------------------------------------------------------------------------------
+
+
+def _progress(run: Run, moment: Moment, reply: Progressed, started_at: int) -> None:
+    told: set[str] = set()
+    for command in reply.commands:
+        if command.step_id in told:
+            # The first of its id wins; a runner that tells a step twice is confused.
+            continue
+        told.add(command.step_id)
+        error = _apply(run, moment, command, started_at)
+        if error is not None:
+            fail(run, moment, error)
+            return
+    if run.history_count > limits.HISTORY_EVENTS_MAX:
+        close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+
+
+def park(run: Run, moment: Moment) -> None:
+    """After a pass: go on at once if something is ready, else wait for what is open."""
+    push = push_of(run)
+    if push.pause is not None:
+        run.status = RunStatus.PAUSED
+        return
+    if push.is_fresh and not is_held_back(run):
+        become_fresh(run, moment)
+        return
+    if not any(_is_awaited(step) for step in run.operations.values()):
+        fail(run, moment, error_of("the runner neither ended nor waits for anything"))
+        return
+    run.status = RunStatus.WAITING
+    record(run, moment, "RunParked", {})
+
+
+def _is_awaited(step: object) -> bool:
+    return isinstance(step, PushStep) and step.state in (StepState.WAITING, StepState.BACKOFF)
+
+
+def _apply(run: Run, moment: Moment, command: StepCommand, started_at: int) -> StepError | None:
+    """Apply one command. Returns the error with which the run fails, if it does."""
+    step = find_step(run, command.step_id)
+    if isinstance(command, ReportStep):
+        return _report(run, moment, step, command, started_at)
+    if step is not None:
+        # It is under way, or over. Asking for it again restarts nothing.
+        return None
+    if push_of(run).steps >= limits.STEPS_PER_RUN_MAX:
+        return error_of(f"a run may have {limits.STEPS_PER_RUN_MAX} steps")
+    _OPENING[type(command)](run, moment, command)
+    return None
+
+
+def _report(
+    run: Run, moment: Moment, step: PushStep | None, command: ReportStep, started_at: int
+) -> StepError | None:
+    if step is None:
+        if push_of(run).steps >= limits.STEPS_PER_RUN_MAX:
+            return error_of(f"a run may have {limits.STEPS_PER_RUN_MAX} steps")
+        step = new_step(run, moment, command.step_id, command.name, RUN)
+    elif step.state is StepState.FINISHED or step.kind != RUN:
+        return None
+    else:
+        step.attempt += 1
+        push_of(run).current = step.name
+    # Some runners tell the policy of a step only with its result, so the last one is kept.
+    step.retry = command.retry or step.retry
+    if command.error is not None:
+        return fail_try(run, moment, step, command, started_at)
+    details = {
+        "started_at": instant.text(started_at),
+        "input": raw(command.input),
+        "ai": raw(command.ai),
+        "usage": raw(command.usage),
+    }
+    complete_step(run, moment, step, command.result or NULL, details)
+    return None
+
+
+def _skip(run: Run, moment: Moment, command: SkipStep) -> None:
+    step = new_step(run, moment, command.step_id, command.name, SKIP)
+    complete_step(run, moment, step, NULL, {"reason": raw(command.reason)})
+
+
+def _sleep(run: Run, moment: Moment, command: StartSleep) -> None:
+    step = new_step(run, moment, command.step_id, command.name, SLEEP)
+    step.fire_at = moment.now + command.delay
+    await_step(run, moment, step, {})
+
+
+def _sleep_until(run: Run, moment: Moment, command: SleepUntil) -> None:
+    step = new_step(run, moment, command.step_id, command.name, SLEEP)
+    step.fire_at = command.until
+    await_step(run, moment, step, {})
+
+
+def _wait(run: Run, moment: Moment, command: AwaitEvent) -> None:
+    step = new_step(run, moment, command.step_id, command.name, WAIT)
+    step.event_name, step.event_filter = command.event_name, command.filter
+    if command.timeout is not None:
+        step.fire_at = moment.now + command.timeout
+    await_step(run, moment, step, {"event_name": command.event_name, "filter": command.filter})
+    run.unsaved.effects.append(Listened(run, step.sequence, command.event_name, begins=True))
+
+
+def _call(run: Run, moment: Moment, command: CallWorkflow) -> None:
+    step = new_step(run, moment, command.step_id, command.name, CHILD)
+    await_step(run, moment, step, {"workflow": command.workflow, "app": command.app})
+    run.unsaved.effects.append(Called(run, step.sequence, command))
+
+
+def _emit(run: Run, moment: Moment, command: EmitEvent) -> None:
+    step = new_step(run, moment, command.step_id, command.name, EMIT)
+    complete_step(run, moment, step, NULL, {"event_name": command.event_name})
+    run.unsaved.effects.append(Emitted(run, command))
+
+
+Opening: TypeAlias = Callable[[Run, Moment, Any], None]
+
+_OPENING: dict[type, Opening] = {
+    SkipStep: _skip,
+    StartSleep: _sleep,
+    SleepUntil: _sleep_until,
+    AwaitEvent: _wait,
+    CallWorkflow: _call,
+    EmitEvent: _emit,
+}
+"""How each command opens its step. A report is taken by `_report`."""
+
+
+# Passes that broke ------------------------------------------------------------------------------
+
+
+def _retry_pass(run: Run, moment: Moment, task: WorkflowTask, reply: Broke) -> TaskReceipt:
+    push = push_of(run)
+    if not reply.is_charged:
+        receipt = finish_task(run, task, "no_progress")
+        if push.is_fresh:
+            become_fresh(run, moment)
+        else:
+            park(run, moment)
+        return receipt
+    push.errors += 1
+    push.transport_failures += 1
+    tries = push.transport_failures
+    is_last = tries >= limits.PASS_TRIES_MAX
+    delay = min(limits.PASS_BACKOFF << (tries - 1), limits.PASS_BACKOFF_MAX)
+    record(
+        run,
+        moment,
+        "PassFailed",
+        {
+            "message": reply.error.message,
+            "tries": tries,
+            "runner": push.executed_by,
+            "next_try_at": None if is_last else instant.text(moment.now + delay),
+        },
+    )
+    if is_last or push.pause is not None:
+        receipt = finish_task(run, task, "failed")
+        if is_last:
+            fail(run, moment, reply.error)
+        else:
+            # It comes anew when the run is resumed.
+            push.is_fresh, run.status = True, RunStatus.PAUSED
+        return receipt
+    assert task.lease is not None
+    receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, "failed", [])
+    run.last_task = receipt
+    delay_task(run, moment, task, delay)
+    return receipt
+
+
+# Logs -------------------------------------------------------------------------------------------
+
+
+def _tries(run: Run) -> Callable[[LogLine], int]:
+    """Which try of its scope a line belongs to: of the run for its root, else of the step."""
+    known: dict[str, int] | None = None
+
+    def attempt(line: LogLine) -> int:
+        nonlocal known
+        if line.scope == "@root":
+            return push_of(run).attempt
+        if known is None:
+            steps = (s for s in run.operations.values() if isinstance(s, PushStep) and s.is_open)
+            known = {step.name: step.attempt for step in steps}
+        return known.get(line.scope, 0) + 1
+
+    return attempt

@@ -1,0 +1,104 @@
+"""Opening push runs: for an event, a call, a clock, a failure, or once more."""
+
+from typing import Any
+
+from msgspec import Struct, field
+
+from perdure.core import instant
+from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.moment import Moment
+from perdure.core.run.start import delay_start
+from perdure.core.run.state import Dialect, Parent, Push, Run, StepRetry
+from perdure.core.run.task import request_task
+
+
+class PushStart(Struct, frozen=True, kw_only=True):
+    """What is to be run, and why. `arguments` is the head of every pass: the event, or several."""
+
+    namespace: str
+    app: str
+    workflow: str
+    arguments: bytes
+    event_name: str
+    trigger: str = "event"
+    event_id: str | None = None
+    pin: str = ""
+    retry: StepRetry = field(default_factory=StepRetry)
+    handles_failure: bool = False
+    failure_of: str | None = None
+    error: bytes | None = None
+    session: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    replay_of: str | None = None
+    parent: Parent | None = None
+    depth: int = 0
+    delay: int = 0
+    shift: int = 0
+    """How much earlier than it was it shall seem to have come, among those that wait."""
+
+
+def event_arguments(name: str, data: bytes | None) -> bytes:
+    """The head of the passes of a run that one event started."""
+    return b'{"event":{"name":%b,"data":%b}}' % (encode(name), data or b"null")
+
+
+def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None) -> Run:
+    """A new run, ready for its first pass."""
+    run_id = run_id or moment.ids.ulid()
+    run = Run(
+        run_id=run_id,
+        namespace=request.namespace,
+        # Nobody names push runs, so each is the only one of its id.
+        workflow_id=run_id,
+        workflow_type=request.workflow,
+        queue=request.app,
+        run_number=1,
+        started_at=moment.now,
+        dialect=Dialect.PUSH,
+        parent=request.parent,
+        arguments=request.arguments,
+        push=Push(
+            event_name=request.event_name,
+            trigger=request.trigger,
+            event_id=request.event_id,
+            pin=request.pin,
+            retry=request.retry,
+            handles_failure=request.handles_failure,
+            failure_of=request.failure_of,
+            error=request.error,
+            session=request.session,
+            tags=request.tags,
+            replay_of=request.replay_of,
+            depth=request.depth,
+            trace_id=moment.ids.hex(32),
+            span_id=moment.ids.hex(16),
+        ),
+    )
+    run.unsaved.created = True
+    record(run, moment, "WorkflowStarted", _started(run, request, moment))
+    request_task(run, moment)
+    assert run.task is not None
+    run.task.available_at -= request.shift
+    delay_start(run, moment, request.delay)
+    return run
+
+
+def _started(run: Run, request: PushStart, moment: Moment) -> dict[str, Any]:
+    parent = request.parent
+    return {
+        "workflow_type": run.workflow_type,
+        "workflow_instance_id": run.workflow_id,
+        "workflow_run_id": run.run_id,
+        "timestamp": instant.text(moment.now),
+        "payload_codec": run.codec,
+        "input": Raw(run.arguments),
+        "dialect": run.dialect.value,
+        "app": request.app,
+        "trigger": request.trigger,
+        "event_id": request.event_id,
+        "runner": request.pin or None,
+        "failure_of": request.failure_of,
+        "replay_of": request.replay_of,
+        "parent_workflow_run_id": parent and parent.run_id,
+        "parent_sequence": parent and parent.sequence,
+    }

@@ -1,0 +1,192 @@
+"""The steps of a push run: opened, tried again, finished, let go.
+
+A step never leaves its run while that is open, for every pass needs all of them. Whatever happens
+to a step is recorded at once, also while a runner works: it replays what it was sent, not this.
+"""
+
+from typing import Any
+
+from perdure.core import instant
+from perdure.core.push.command import ReportStep, StepError
+from perdure.core.push.effect import Listened
+from perdure.core.run.deadline import arm
+from perdure.core.run.effect import CloseChild
+from perdure.core.run.history import Raw, encode, raw, record
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import Push, PushStep, Run, StepRetry, StepState
+from perdure.core.run.status import RunStatus
+from perdure.core.run.task import request_task
+
+RUN, SLEEP, WAIT, CHILD, EMIT, SKIP = "run", "sleep", "wait", "child", "emit", "skip"
+NULL = b"null"
+
+
+def push_of(run: Run) -> Push:
+    """What makes a run a push run."""
+    assert run.push is not None, f"run {run.run_id} is no push run"
+    return run.push
+
+
+def find_step(run: Run, step_id: str) -> PushStep | None:
+    """A step by its hashed id."""
+    if len(run.places) != len(run.operations):
+        run.places = {o.identity: place for place, o in run.operations.items()}
+    place = run.places.get(step_id)
+    step = None if place is None else run.operations.get(place)
+    assert step is None or isinstance(step, PushStep)
+    return step
+
+
+def new_step(run: Run, moment: Moment, step_id: str, name: str, kind: str) -> PushStep:
+    """A step that was not known before, at the next place."""
+    push = push_of(run)
+    step = PushStep(
+        sequence=run.next_sequence, step_id=step_id, name=name, kind=kind, opened_at=moment.now
+    )
+    find_step(run, step_id)
+    run.next_sequence += 1
+    run.operations[step.sequence] = step
+    run.places[step_id] = step.sequence
+    run.unsaved.operations.add(step.sequence)
+    push.steps += 1
+    push.current = name
+    return step
+
+
+def await_step(run: Run, moment: Moment, step: PushStep, details: dict[str, Any]) -> None:
+    """The engine waits for something on behalf of a step, at most until it is due."""
+    record(
+        run,
+        moment,
+        "StepOpened",
+        {**identity(step), "fire_at": instant.text_or_none(step.fire_at), **details},
+    )
+    arm(run, step.fire_at)
+
+
+def finish_step(
+    run: Run, moment: Moment, step: PushStep, member: bytes, details: dict[str, Any]
+) -> None:
+    """A step has its result, which every later pass is told. `member` is `"data":…` or so."""
+    push = push_of(run)
+    step.state, step.fire_at = StepState.FINISHED, None
+    step.entry = b"%b:{%b}" % (encode(step.step_id), member)
+    push.memo_bytes += len(step.entry)
+    run.unsaved.operations.add(step.sequence)
+    record(run, moment, "StepCompleted", {**identity(step), "attempt": step.attempt, **details})
+    _stop_listening(run, step)
+    become_fresh(run, moment)
+
+
+def complete_step(
+    run: Run, moment: Moment, step: PushStep, data: bytes, details: dict[str, Any] | None = None
+) -> None:
+    """Finish a step with a value."""
+    finish_step(run, moment, step, b'"data":' + data, {"output": Raw(data), **(details or {})})
+
+
+def spoil_step(run: Run, moment: Moment, step: PushStep, error: StepError) -> None:
+    """Finish a step with an error that the code may catch."""
+    finish_step(run, moment, step, b'"error":' + error.told, {"error": Raw(error.told)})
+
+
+def fail_try(
+    run: Run, moment: Moment, step: PushStep, command: ReportStep, started_at: int
+) -> StepError | None:
+    """A try of a step failed. Returns the error if it was the last one."""
+    push, error = push_of(run), command.error
+    assert error is not None
+    push.errors += 1
+    policy = step.retry or push.retry
+    run.unsaved.operations.add(step.sequence)
+    details = {
+        **identity(step),
+        "attempt": step.attempt,
+        "started_at": instant.text(started_at),
+        "error": Raw(error.told),
+        "input": raw(command.input),
+    }
+    if not command.is_retriable or step.attempt >= policy.attempts_max:
+        step.state, step.fire_at = StepState.FINISHED, None
+        record(run, moment, "StepFailed", {**details, "will_retry": False})
+        return error
+    wait = command.retry_after
+    delay = retry_delay(policy, step.attempt) if wait is None else wait
+    step.state, step.fire_at = StepState.BACKOFF, moment.now + delay
+    next_at = instant.text(step.fire_at)
+    record(run, moment, "StepFailed", {**details, "will_retry": True, "next_attempt_at": next_at})
+    arm(run, step.fire_at)
+    return None
+
+
+def retry_delay(policy: StepRetry, attempt: int) -> int:
+    """How long to wait after a failed try, which are counted from 1."""
+    delay = policy.initial_delay
+    if policy.backoff == "linear":
+        delay *= attempt
+    elif policy.backoff == "exponential":
+        delay <<= min(attempt - 1, 40)
+    return delay if policy.max_delay is None else min(delay, policy.max_delay)
+
+
+def fire_step(run: Run, moment: Moment, step: PushStep) -> None:
+    """The time of a step has come."""
+    if step.state is StepState.BACKOFF:
+        step.state, step.fire_at = StepState.RUNNABLE, None
+        run.unsaved.operations.add(step.sequence)
+        push_of(run).attempt += 1
+        become_fresh(run, moment)
+        return
+    complete_step(run, moment, step, NULL, {"timed_out": True if step.kind == WAIT else None})
+
+
+def let_steps_go(run: Run, moment: Moment) -> None:
+    """The run closes: what its steps still wait for is waited for no more."""
+    for _, step in sorted(run.operations.items()):
+        if not isinstance(step, PushStep) or not step.is_open:
+            continue
+        if step.child_run_id is not None:
+            reason = "the run that called it has closed"
+            run.unsaved.effects.append(CloseChild(step.child_run_id, "request_cancel", reason))
+        _stop_listening(run, step)
+        record(run, moment, "StepCancelled", {**identity(step), "attempt": step.attempt})
+
+
+def _stop_listening(run: Run, step: PushStep) -> None:
+    if step.event_name is not None:
+        ended = Listened(run, step.sequence, step.event_name, begins=False)
+        run.unsaved.effects.append(ended)
+
+
+def become_fresh(run: Run, moment: Moment) -> None:
+    """A step is ready that the last pass did not know of: the run is to go on."""
+    push = push_of(run)
+    push.is_fresh = True
+    if push.pause is not None or is_held_back(run):
+        return
+    if run.status is not RunStatus.PENDING:
+        run.status = RunStatus.RUNNING
+    request_task(run, moment)
+
+
+def is_held_back(run: Run) -> bool:
+    """Whether a runner that cannot answer without a new step would have none to answer with.
+
+    Some wait for ever when all that their code stands at is already under way.
+    """
+    if not push_of(run).waits_out_backoffs:
+        return False
+    states = {step.state for step in run.operations.values() if isinstance(step, PushStep)}
+    if StepState.WAITING in states or StepState.RUNNABLE in states:
+        return False
+    return StepState.BACKOFF in states
+
+
+def identity(step: PushStep) -> dict[str, Any]:
+    """What every event of a step says about it."""
+    return {
+        "index": step.sequence - 1,
+        "step_id": step.step_id,
+        "name": step.name,
+        "kind": step.kind,
+    }

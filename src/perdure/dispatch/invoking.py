@@ -1,0 +1,148 @@
+"""Passes on their way: sent when their lease is on disk, renewed while they last, taken in once."""
+
+import asyncio
+import logging
+
+from perdure.clock import Clock
+from perdure.core.limits import PASS_LEASE_TIMEOUT, SECOND
+from perdure.core.push.command import Broke, PassReply
+from perdure.core.push.passing import error_of
+from perdure.core.rejection import Rejection
+from perdure.core.run.state import Run
+from perdure.dispatch.runners import Call, Runner, RunnerYard
+from perdure.engine.beat import Engine
+from perdure.engine.passes import ApplyPass, ReleasePasses
+from perdure.engine.workflow_tasks import RenewWorkflowTask
+from perdure.store.interface import Unavailable
+
+log = logging.getLogger(__name__)
+
+OWNER_PREFIX = "pass:"
+"""What the owners of leases are called that are no workers."""
+
+_LOOK = SECOND
+"""How often to look whether a pass needs a longer lease, or has taken too long."""
+_RENEW_AFTER = PASS_LEASE_TIMEOUT // 3
+
+
+class Invoker:
+    """Every pass that this node has under way."""
+
+    def __init__(self, engine: Engine, clock: Clock, yard: RunnerYard, *, timeout: int) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._yard = yard
+        self._timeout = timeout
+        self._calls: dict[str, Call] = {}
+        self._idle = asyncio.Event()
+
+    @property
+    def count(self) -> int:
+        """How many passes are under way."""
+        return len(self._calls)
+
+    async def open(self) -> None:
+        """Passes that the last owner of the store had under way come again at once.
+
+        On a shared store they may be another node's; there they come when their leases end.
+        """
+        if self._engine.store.is_shared:
+            return
+        for namespace, owner in await self._engine.store.load_lease_owners():
+            if owner.startswith(OWNER_PREFIX):
+                self._engine.send(ReleasePasses(namespace, owner))
+
+    def send(self, runner: Runner, run: Run) -> None:
+        """The lease of a pass is on disk: bring it to its runner."""
+        call = Call(runner, run, self._clock.now())
+        self._calls[call.call_id] = call
+        runner.link.carry(call, run)
+
+    def finish(self, call: Call, reply: PassReply) -> None:
+        """A pass is over: have its answer decided."""
+        if call.is_over:
+            return
+        call.is_over = True
+        del self._calls[call.call_id]
+        self._yard.freed(call.runner)
+        self._decide(call, reply, tries=0)
+        if not self._calls:
+            self._idle.set()
+
+    def lost(self, runner: Runner, why: str) -> None:
+        """A link is gone, and with it the answers that were to come over it."""
+        for call in [c for c in self._calls.values() if c.runner is runner]:
+            self.finish(call, Broke(error=error_of(why), logs=[]))
+
+    def _decide(self, call: Call, reply: PassReply, *, tries: int) -> None:
+        operation = ApplyPass(
+            call.namespace,
+            call.run_id,
+            call.report,
+            reply,
+            executed_by=call.runner.runner_id,
+            waits_out_backoffs=call.runner.is_impatient,
+        )
+        try:
+            decided = self._engine.submit(operation)
+        except Unavailable as error:
+            self._try_again(call, reply, error, tries)
+            return
+
+        def taken_in(future: "asyncio.Future[None]") -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if isinstance(error, Unavailable):
+                self._try_again(call, reply, error, tries)
+            elif isinstance(error, Rejection):
+                # The run was closed meanwhile, or its lease ended and somebody else has it.
+                log.info("an answer for run %s is dropped: %s", call.run_id, error.message)
+            elif error is not None:
+                log.error("an answer for run %s is lost", call.run_id, exc_info=error)
+
+        decided.add_done_callback(taken_in)
+
+    def _try_again(self, call: Call, reply: PassReply, error: Unavailable, tries: int) -> None:
+        """The disk refused. The answer is kept as long as its lease may last, then made anew."""
+        if self._clock.now() > call.lease_until:
+            log.warning("an answer for run %s is lost: %s", call.run_id, error.message)
+            return
+        delay = min(0.05 * 2**tries, 1.0)
+        loop = asyncio.get_running_loop()
+        loop.call_later(delay, lambda: self._decide(call, reply, tries=tries + 1))
+
+    async def run(self) -> None:
+        """Watch over the passes under way, for as long as the server lives."""
+        while True:
+            await self._clock.sleep(_LOOK)
+            self.look()
+
+    def look(self) -> None:
+        """Give up what has taken too long, and renew the leases of the rest in time."""
+        now = self._clock.now()
+        for call in list(self._calls.values()):
+            if now - call.sent_at > self._timeout:
+                self._give_up(call)
+            elif call.lease_until - now < PASS_LEASE_TIMEOUT - _RENEW_AFTER:
+                self._renew(call, now)
+
+    def _give_up(self, call: Call) -> None:
+        seconds = self._timeout // SECOND
+        error = error_of(f"the runner did not answer within {seconds} s")
+        self.finish(call, Broke(error=error, logs=[], is_charged=not call.has_pending))
+
+    def _renew(self, call: Call, now: int) -> None:
+        call.lease_until = now + PASS_LEASE_TIMEOUT
+        self._engine.send(
+            RenewWorkflowTask(call.namespace, call.run_id, call.report, timeout=PASS_LEASE_TIMEOUT)
+        )
+
+    async def finish_all(self, seconds: float) -> None:
+        """Let what is under way end, within a time."""
+        self._idle.clear()
+        if self._calls:
+            try:
+                await asyncio.wait_for(self._idle.wait(), seconds)
+            except TimeoutError:
+                log.info("%d passes are left to others", len(self._calls))

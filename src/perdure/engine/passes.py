@@ -1,0 +1,188 @@
+"""Operations of push runs: answers of runners, calls among runs, and what follows an end."""
+
+from perdure.core.limits import CALL_DEPTH_MAX
+from perdure.core.push.command import PassReply, StepError
+from perdure.core.push.effect import Called, Ended
+from perdure.core.push.passing import apply_pass, error_of
+from perdure.core.push.start import PushStart, event_arguments, start_push_run
+from perdure.core.push.step import NULL, complete_step, push_of, spoil_step
+from perdure.core.run.completion import TaskReport
+from perdure.core.run.history import encode
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import Parent, PushStep, Run
+from perdure.core.run.status import RunStatus
+from perdure.engine.catalogue import Definition
+from perdure.engine.fleet import LeaseRecovery
+from perdure.engine.intake import step_retry
+from perdure.engine.operation import Operation
+from perdure.engine.registering import open_book
+from perdure.engine.workflow_tasks import TaskOperation
+from perdure.engine.world import World
+from perdure.store.interface import Store
+
+
+class ApplyPass(TaskOperation):
+    """What a runner answered to one pass."""
+
+    __slots__ = ("_executed_by", "_reply", "_waits_out_backoffs")
+    name = "apply_pass"
+
+    def __init__(
+        self,
+        namespace: str,
+        run_id: str,
+        report: TaskReport,
+        reply: PassReply,
+        *,
+        executed_by: str,
+        waits_out_backoffs: bool,
+    ) -> None:
+        super().__init__(namespace, run_id, report)
+        self._reply = reply
+        self._executed_by = executed_by
+        self._waits_out_backoffs = waits_out_backoffs
+
+    def decide(self, world: World) -> None:
+        run = self.require_run(world)
+        before = run.last_task
+        receipt = apply_pass(
+            run,
+            world.moment,
+            self._report,
+            self._reply,
+            executed_by=self._executed_by,
+            waits_out_backoffs=self._waits_out_backoffs,
+        )
+        if receipt is not before:
+            world.changed(run)
+
+
+class ReleasePasses(LeaseRecovery):
+    """Who held these passes is gone, and nobody will ever answer them."""
+
+    __slots__ = ()
+    name = "release_passes"
+
+    def decide(self, world: World) -> int:
+        return self.release_leases(world)
+
+
+class StartCalled(Operation):
+    """A step of a run calls a workflow: its child starts, or the step learns why not."""
+
+    __slots__ = ("_called", "_definition")
+    name = "start_called"
+    looks_around = True
+
+    def __init__(self, called: Called) -> None:
+        self._called = called
+        self._definition: Definition | None = None
+
+    def run_ids(self) -> tuple[str, ...]:
+        return (self._called.run.run_id,)
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        run, command = self._called.run, self._called.command
+        book = await open_book(store, world, run.namespace)
+        self._definition = book.find_called(command.workflow, app=command.app, caller=run.queue)
+        return ()
+
+    def decide(self, world: World) -> None:
+        run, definition = world.runs[self._called.run.run_id], self._definition
+        step = run.operations.get(self._called.sequence)
+        if run.is_closed or not isinstance(step, PushStep):
+            return
+        depth = push_of(run).depth + 1
+        if definition is None:
+            message = f"there is no workflow {self._called.command.workflow}"
+            spoil_step(run, world.moment, step, error_of(message))
+        elif depth > CALL_DEPTH_MAX:
+            message = f"calls are nested more than {CALL_DEPTH_MAX} deep"
+            spoil_step(run, world.moment, step, error_of(message))
+        else:
+            child = self._start(world, run, step, definition)
+            step.child_run_id = child.run_id
+            run.unsaved.operations.add(step.sequence)
+            world.opened(child)
+        world.changed(run)
+
+    def _start(self, world: World, run: Run, step: PushStep, definition: Definition) -> Run:
+        command, push = self._called.command, push_of(run)
+        inherited = push.pin if definition.app == run.queue else ""
+        return start_push_run(
+            PushStart(
+                namespace=run.namespace,
+                app=definition.app,
+                workflow=command.workflow,
+                arguments=event_arguments(command.workflow, command.data),
+                event_name=command.workflow,
+                pin=command.pin or inherited,
+                retry=step_retry(definition.workflow.retry),
+                handles_failure=definition.workflow.on_failure,
+                session=push.session,
+                tags=push.tags,
+                parent=Parent(run.run_id, run.workflow_id, step.sequence, step.step_id),
+                depth=push.depth + 1,
+            ),
+            world.moment,
+        )
+
+
+def call_ended(run: Run, moment: Moment, child: Run, output: bytes | None) -> None:
+    """The child of a step has closed: the step has its result."""
+    assert child.parent is not None
+    step = run.operations.get(child.parent.sequence)
+    if not isinstance(step, PushStep) or not step.is_open or step.child_run_id != child.run_id:
+        return
+    if child.status is RunStatus.COMPLETED:
+        complete_step(run, moment, step, output or NULL)
+    else:
+        spoil_step(run, moment, step, _error(child))
+
+
+def _error(child: Run) -> StepError:
+    failure = child.failure
+    if child.status is not RunStatus.FAILED or failure is None:
+        return error_of(f"child run {child.status.value}")
+    told = failure.exception or encode({"message": failure.message})
+    return StepError(failure.message, told)
+
+
+class FollowEnd(Operation):
+    """A push run has closed."""
+
+    __slots__ = ("_ended",)
+    name = "follow_end"
+
+    def __init__(self, ended: Ended) -> None:
+        self._ended = ended
+
+    def decide(self, world: World) -> None:
+        run = self._ended.run
+        push = push_of(run)
+        is_failed = run.status is RunStatus.FAILED and run.failure is not None
+        if is_failed and push.handles_failure and push.failure_of is None:
+            world.opened(_start_handler(run, world.moment))
+
+
+def _start_handler(run: Run, moment: Moment) -> Run:
+    """The run in which the code of a workflow is told that a run of it has failed."""
+    push = push_of(run)
+    return start_push_run(
+        PushStart(
+            namespace=run.namespace,
+            app=run.queue,
+            workflow=run.workflow_type,
+            arguments=run.arguments,
+            event_name=push.event_name,
+            trigger=push.trigger,
+            event_id=push.event_id,
+            pin=push.pin,
+            retry=push.retry,
+            failure_of=run.run_id,
+            error=_error(run).told,
+            session=push.session,
+            tags=push.tags,
+        ),
+        moment,
+    )

@@ -1,0 +1,204 @@
+"""Operations of applications: runners introduce themselves and their workflows, live and leave."""
+
+from msgspec import Struct, field
+
+from perdure.core.intake.definition import Manifest, Runner
+from perdure.core.limits import RUNNER_FORGOTTEN_AFTER, RUNNER_STALE_AFTER, WORKFLOWS_MAX
+from perdure.core.rejection import StructuralLimitExceeded
+from perdure.engine.catalogue import Book, Definition
+from perdure.engine.operation import Operation
+from perdure.engine.records import RecordKind
+from perdure.engine.world import World
+from perdure.store.interface import RecordKey, RecordRange, Store
+
+SEPARATOR = "\x1e"
+"""Between the parts of a key; names may contain anything that people type."""
+
+
+class App(Struct):
+    """An application, which exists since its first runner registered."""
+
+    created_at: int
+
+
+class Edition(Struct):
+    """How often the definitions of a namespace have changed."""
+
+    number: int
+
+
+class RunnerLink(Struct, kw_only=True):
+    """One way to reach a runner: a socket that it opened, or a URL that it serves."""
+
+    app: str
+    runner_id: str
+    link_id: str
+    url: str
+    told: Runner
+    workflows: list[str] = field(default_factory=list)
+    registered_at: int
+    seen_at: int
+    is_live: bool = True
+
+
+APP = RecordKind("app", App)
+DEFINITION = RecordKind("definition", Definition)
+EDITION = RecordKind("catalogue", Edition)
+RUNNER = RecordKind("runner", RunnerLink)
+
+
+def link_key(app: str, runner_id: str, link_id: str) -> str:
+    return SEPARATOR.join((app, runner_id, link_id))
+
+
+async def open_book(store: Store, world: World, namespace: str) -> Book:
+    """The definitions of a namespace as they are now. Costs one look per beat while it stands."""
+    key = EDITION.key(namespace, "")
+    if key not in world.records:
+        world.records[key] = (await store.find_records([key])).get(key)
+    record = world.records[key]
+    edition = 0 if record is None else EDITION.decode(record).number
+    book = world.catalogue.book(namespace)
+    if book.edition != edition:
+        wanted = RecordRange(kind=DEFINITION.name, namespace=namespace, limit=WORKFLOWS_MAX)
+        found = await store.find_records(await store.find_record_keys(wanted))
+        book = Book(edition, (DEFINITION.decode(one) for one in found.values()))
+        world.catalogue.put(namespace, book)
+    return book
+
+
+class RegisterRunner(Operation):
+    """A runner says what it is and what it can do. Said again, it is a sign of life."""
+
+    __slots__ = ("_link_id", "_manifest", "_namespace", "_runner_id", "_url")
+    name = "register_runner"
+    looks_around = True
+
+    def __init__(
+        self, namespace: str, manifest: Manifest, *, runner_id: str, link_id: str, url: str
+    ) -> None:
+        self._namespace = namespace
+        self._manifest = manifest
+        self._runner_id = runner_id
+        self._link_id = link_id
+        self._url = url
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        await open_book(store, world, self._namespace)
+        return ()
+
+    def records(self) -> tuple[RecordKey, ...]:
+        app, namespace = self._manifest.app, self._namespace
+        return (
+            APP.key(namespace, app),
+            EDITION.key(namespace, ""),
+            RUNNER.key(namespace, self._key()),
+            *(
+                DEFINITION.key(namespace, app + SEPARATOR + workflow.name)
+                for workflow in self._manifest.workflows
+            ),
+        )
+
+    def decide(self, world: World) -> RunnerLink:
+        manifest, namespace, now = self._manifest, self._namespace, world.moment.now
+        if APP.find(world, namespace, manifest.app) is None:
+            APP.put(world, namespace, manifest.app, App(now))
+        if self._put_definitions(world):
+            edition = EDITION.find(world, namespace, "")
+            EDITION.put(world, namespace, "", Edition(1 if edition is None else edition.number + 1))
+        link = RunnerLink(
+            app=manifest.app,
+            runner_id=self._runner_id,
+            link_id=self._link_id,
+            url=self._url,
+            told=manifest.runner,
+            workflows=[workflow.name for workflow in manifest.workflows],
+            registered_at=now,
+            seen_at=now,
+        )
+        RUNNER.put(world, namespace, self._key(), link, due_at=now + RUNNER_STALE_AFTER)
+        return link
+
+    def _put_definitions(self, world: World) -> bool:
+        """Whether anything changed."""
+        manifest, namespace, now = self._manifest, self._namespace, world.moment.now
+        count = len(world.catalogue.book(namespace).definitions)
+        changed = False
+        for workflow in manifest.workflows:
+            key = manifest.app + SEPARATOR + workflow.name
+            known = DEFINITION.find(world, namespace, key)
+            if known is not None and known.workflow == workflow:
+                continue
+            if known is None and count >= WORKFLOWS_MAX:
+                raise StructuralLimitExceeded(
+                    f"{WORKFLOWS_MAX} workflows are registered",
+                    limit_kind="workflow_definition_count",
+                    configured_limit=WORKFLOWS_MAX,
+                )
+            count += known is None
+            changed = True
+            definition = Definition(
+                app=manifest.app,
+                workflow=workflow,
+                registered_at=now if known is None else known.registered_at,
+                updated_at=now,
+            )
+            DEFINITION.put(world, namespace, key, definition)
+        return changed
+
+    def _key(self) -> str:
+        return link_key(self._manifest.app, self._runner_id, self._link_id)
+
+
+class SeeRunner(Operation):
+    """A link to a runner lives, or is no more."""
+
+    __slots__ = ("_is_live", "_key", "_namespace")
+    name = "see_runner"
+
+    def __init__(self, namespace: str, key: str, *, is_live: bool) -> None:
+        self._namespace = namespace
+        self._key = key
+        self._is_live = is_live
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (RUNNER.key(self._namespace, self._key),)
+
+    def decide(self, world: World) -> None:
+        link = RUNNER.find(world, self._namespace, self._key)
+        if link is None:
+            return
+        now = world.moment.now
+        link.seen_at, link.is_live = now, self._is_live
+        wait = RUNNER_STALE_AFTER if self._is_live else RUNNER_FORGOTTEN_AFTER
+        RUNNER.put(world, self._namespace, self._key, link, due_at=now + wait)
+
+
+class RunnerDue(Operation):
+    """A link was not heard of for long: it is stale, and in the end it is forgotten."""
+
+    __slots__ = ("_record",)
+    name = "runner_due"
+
+    def __init__(self, record: RecordKey) -> None:
+        self._record = record
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (self._record,)
+
+    def decide(self, world: World) -> bool:
+        _, namespace, key = self._record
+        link = RUNNER.find(world, namespace, key)
+        now = world.moment.now
+        if link is None:
+            return True
+        if link.is_live and now - link.seen_at >= RUNNER_STALE_AFTER:
+            link.is_live = False
+            RUNNER.put(world, namespace, key, link, due_at=now + RUNNER_FORGOTTEN_AFTER)
+        elif not link.is_live and now - link.seen_at >= RUNNER_FORGOTTEN_AFTER:
+            RUNNER.remove(world, namespace, key)
+        else:
+            # It was seen in between.
+            wait = RUNNER_STALE_AFTER if link.is_live else RUNNER_FORGOTTEN_AFTER
+            RUNNER.put(world, namespace, key, link, due_at=link.seen_at + wait)
+        return True

@@ -1,0 +1,1 @@
+"""The push protocol: what applications, runners and callers say, and what it means to us."""

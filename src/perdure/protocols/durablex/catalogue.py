@@ -1,0 +1,99 @@
+"""What is registered: workflows, apps, runners; and whether the engine itself is well."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.core import instant
+from perdure.core.limits import LIST_PAGE_SIZE_MAX, RUNNERS_MAX, WORKFLOWS_MAX
+from perdure.engine.beat import Engine
+from perdure.engine.catalogue import Definition
+from perdure.engine.registering import APP, DEFINITION, RUNNER, RunnerLink
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.store.interface import Unavailable
+from perdure.web.message import Request, Response
+
+
+class CatalogueReader:
+    """The routes that show what there is."""
+
+    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._surface = surface
+        self.is_draining = False
+
+    async def workflows(self, request: Request) -> Response:
+        """GET /workflows."""
+        found = await DEFINITION.read_page(self._store, request.namespace, limit=WORKFLOWS_MAX)
+        app = request.query.get("app")
+        rows = [workflow_view(one) for _, one in found if app in (None, "", one.app)]
+        return self._surface.answer(200, sorted(rows, key=lambda row: (row["name"], row["app"])))
+
+    async def apps(self, request: Request) -> Response:
+        """GET /apps, by name."""
+        found = await APP.read_page(self._store, request.namespace, limit=LIST_PAGE_SIZE_MAX * 50)
+        rows = [{"name": name, "createdAt": instant.text(app.created_at)} for name, app in found]
+        return self._surface.answer(200, rows)
+
+    async def runners(self, request: Request) -> Response:
+        """GET /runners: every runner once, however many ways lead to it."""
+        found = await RUNNER.read_page(self._store, request.namespace, limit=RUNNERS_MAX)
+        app = request.query.get("app")
+        chosen: dict[tuple[str, str], RunnerLink] = {}
+        for _, link in found:
+            identity = (link.app, link.runner_id)
+            known = chosen.get(identity)
+            newer = known is None or (link.is_live, link.seen_at) > (known.is_live, known.seen_at)
+            if app in (None, "", link.app) and newer:
+                chosen[identity] = link
+        return self._surface.answer(200, [runner_view(link) for link in chosen.values()])
+
+    async def health(self, request: Request) -> Response:
+        """GET /healthz: somebody listens, and nothing more is asked."""
+        return self._surface.answer(200, {"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """GET /readyz."""
+        try:
+            await self._store.check()
+        except Unavailable:
+            body: dict[str, Any] = {"status": "not_ready", "checks": {"store": "unavailable"}}
+            return self._surface.answer(503, body)
+        checks = {"store": "ok"}
+        if self.is_draining:
+            told = {"status": "not_ready", "checks": checks, "draining": True}
+            return self._surface.answer(503, told)
+        return self._surface.answer(200, {"status": "ready", "checks": checks})
+
+
+def workflow_view(one: Definition) -> dict[str, Any]:
+    """A definition as it is shown."""
+    workflow = one.workflow
+    view: dict[str, Any] = {
+        "name": workflow.name,
+        "app": one.app,
+        "maxAttempts": workflow.retry.max_attempts,
+        "backoff": workflow.retry.backoff,
+        "scheduled": bool(workflow.crons),
+        "onFailure": workflow.on_failure,
+        "registeredAt": instant.text(one.registered_at),
+        "updatedAt": instant.text(one.updated_at),
+        "triggers": workflow.triggers,
+        "schedules": [],
+    }
+    flow = msgspec.to_builtins(workflow.flow)
+    if flow:
+        view["flowControl"] = flow
+    return view
+
+
+def runner_view(link: RunnerLink) -> dict[str, Any]:
+    return {
+        "runnerId": link.runner_id,
+        "app": link.app,
+        "url": link.url,
+        "live": link.is_live,
+        **msgspec.to_builtins(link.told),
+        "lastSeenAt": instant.text(link.seen_at),
+    }

@@ -1,0 +1,285 @@
+"""The socket that a runner opens: a handshake, then passes one way and answers the other."""
+
+import asyncio
+import logging
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.clock import Clock
+from perdure.core.intake.definition import Manifest, read_manifest
+from perdure.core.limits import (
+    PASS_BYTES_MAX,
+    RUNNER_HEARTBEAT,
+    RUNNER_REGISTER_TIMEOUT,
+    RUNNER_STALE_AFTER,
+    SECOND,
+)
+from perdure.core.push.command import Refused
+from perdure.core.push.passing import error_of
+from perdure.core.rejection import Rejection
+from perdure.core.run.history import encode
+from perdure.core.run.state import TASK_KINDS, Dialect, Run
+from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
+from perdure.dispatch.runners import Call, Runner, RunnerYard
+from perdure.engine.beat import Engine
+from perdure.engine.registering import RegisterRunner, RunnerLink, SeeRunner, link_key
+from perdure.identity import IdSource
+from perdure.protocols.durablex.invoke import body_of, reply_of
+from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
+from perdure.store.interface import QueueKey, Unavailable
+from perdure.web import frames
+from perdure.web.message import Request, Response
+from perdure.web.websocket import WebSocket, upgrade
+
+log = logging.getLogger(__name__)
+
+SUBPROTOCOLS = ("duraton.connect.v0", "durablex.connect.v0")
+_FRAME_BYTES = 100
+"""What an envelope adds to the body of a pass, at most."""
+
+
+class _Envelope(Struct):
+    type: str
+    id: str | None = None
+    payload: Raw = Raw(b"null")
+
+
+class _Result(Struct):
+    status: int
+    body: Raw = Raw(b"{}")
+
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_result_decoder = msgspec.json.Decoder(_Result)
+
+_HELLO = encode(
+    {
+        "type": "hello",
+        "payload": {
+            "protocolVersion": PROTOCOL_VERSION,
+            "minProtocolVersion": PROTOCOL_VERSION,
+            "maxProtocolVersion": PROTOCOL_VERSION,
+            "heartbeatMs": RUNNER_HEARTBEAT * 1000 // SECOND,
+        },
+    }
+)
+_PONG = b'{"type":"pong"}'
+
+
+class Connect:
+    """Every runner that has a socket to this node."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        invoker: Invoker,
+        yard: RunnerYard,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        node_id: str,
+    ) -> None:
+        self.engine = engine
+        self.invoker = invoker
+        self.yard = yard
+        self.node_id = node_id
+        self._clock = clock
+        self._ids = ids
+        self.sessions: set[Session] = set()
+
+    async def connect(self, request: Request) -> Response:
+        """GET /connect."""
+        session = Session(self, request.namespace, self._ids.ulid())
+        return upgrade(
+            request,
+            session,
+            protocols=SUBPROTOCOLS,
+            bytes_max=PASS_BYTES_MAX,
+            ping_seconds=RUNNER_HEARTBEAT / SECOND,
+        )
+
+    async def run(self) -> None:
+        """Let everybody know now and then who is connected, for as long as the server lives."""
+        while True:
+            await self._clock.sleep(RUNNER_STALE_AFTER // 3)
+            for session in list(self.sessions):
+                session.seen()
+
+
+class Session:
+    """One socket of one runner."""
+
+    def __init__(self, plane: Connect, namespace: str, link_id: str) -> None:
+        self._plane = plane
+        self._namespace = namespace
+        self._link_id = link_id
+        self._socket: WebSocket
+        self._runner: Runner | None = None
+        self._calls: dict[str, Call] = {}
+        self._impatience: asyncio.TimerHandle | None = None
+        self._is_lost = False
+
+    # The socket ----------------------------------------------------------------------------------
+
+    def opened(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._plane.sessions.add(self)
+        socket.on_writable = self._look
+        socket.send(_HELLO)
+        loop = asyncio.get_running_loop()
+        self._impatience = loop.call_later(RUNNER_REGISTER_TIMEOUT / SECOND, self._give_up)
+
+    def received(self, message: bytes) -> None:
+        try:
+            envelope = _envelope_decoder.decode(message)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # Newer peers may say what we do not understand.
+            return
+        if envelope.type == "invoke.result":
+            self._take_result(envelope)
+        elif envelope.type == "ping":
+            self._socket.send(_PONG)
+        elif envelope.type == "runner.register":
+            self._register(bytes(envelope.payload))
+
+    def lost(self) -> None:
+        self._is_lost = True
+        self._plane.sessions.discard(self)
+        if self._impatience is not None:
+            self._impatience.cancel()
+        if self._runner is not None:
+            self._leave(self._runner)
+
+    def _give_up(self) -> None:
+        if self._runner is None:
+            self._socket.close(frames.PROTOCOL_ERROR, "no registration came")
+
+    # Registration --------------------------------------------------------------------------------
+
+    def _register(self, payload: bytes) -> None:
+        try:
+            told = msgspec.json.decode(payload)
+            if not speaks_ours(told):
+                self._socket.close(frames.POLICY, f"this engine speaks version {PROTOCOL_VERSION}")
+                return
+            manifest = read_manifest(told, with_url=False)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._socket.close(frames.POLICY, "the registration is no JSON")
+            return
+        except Rejection as refused:
+            self._socket.close(frames.POLICY, refused.message)
+            return
+        known = self._runner
+        if known is not None and known.key.queue != manifest.app:
+            self._socket.close(frames.PROTOCOL_ERROR, "a socket is for one app")
+            return
+        url = f"conn://{self._link_id}"
+        operation = RegisterRunner(
+            self._namespace,
+            manifest,
+            runner_id=manifest.runner_id or url,
+            link_id=self._link_id,
+            url=url,
+        )
+        try:
+            decided = self._plane.engine.submit(operation)
+        except Unavailable as error:
+            self._socket.close(frames.TRY_LATER, error.message)
+            return
+        decided.add_done_callback(lambda future: self._registered(manifest, future))
+
+    def _registered(self, manifest: Manifest, decided: "asyncio.Future[RunnerLink]") -> None:
+        error = None if decided.cancelled() else decided.exception()
+        if decided.cancelled() or isinstance(error, Unavailable):
+            self._socket.close(frames.TRY_LATER, "the engine cannot take registrations now")
+            return
+        if isinstance(error, Rejection):
+            self._socket.close(frames.POLICY, error.message)
+            return
+        if error is not None:
+            self._socket.close(frames.INTERNAL, "the engine has made a mistake")
+            return
+        link = decided.result()
+        if self._is_lost:
+            self._tell_gone(link.app, link.runner_id)
+            return
+        yard, before = self._plane.yard, self._runner
+        self._runner = Runner(
+            QueueKey(self._namespace, link.app, TASK_KINDS[Dialect.PUSH]),
+            owner=f"{OWNER_PREFIX}{self._plane.node_id}:{self._link_id}",
+            runner_id=link.runner_id,
+            workflows=frozenset(link.workflows),
+            link=self,
+            send=self._plane.invoker.send,
+            is_impatient=is_impatient(manifest),
+        )
+        if before is not None:
+            # The same runner, anew. What it has under way goes on.
+            self._runner.in_flight = before.in_flight
+            yard.remove(before)
+            for call in self._calls.values():
+                call.runner = self._runner
+        try:
+            yard.add(self._runner)
+        except Unavailable as full:
+            self._socket.close(frames.TRY_LATER, full.message)
+
+    def seen(self) -> None:
+        """The runner is still there."""
+        runner = self._runner
+        if runner is not None:
+            key = link_key(runner.key.queue, runner.runner_id, self._link_id)
+            self._plane.engine.send(SeeRunner(self._namespace, key, is_live=True))
+
+    def _leave(self, runner: Runner) -> None:
+        self._plane.yard.remove(runner)
+        self._calls.clear()
+        self._plane.invoker.lost(runner, "the socket of the runner closed")
+        self._tell_gone(runner.key.queue, runner.runner_id)
+
+    def _tell_gone(self, app: str, runner_id: str) -> None:
+        key = link_key(app, runner_id, self._link_id)
+        self._plane.engine.send(SeeRunner(self._namespace, key, is_live=False))
+
+    def _look(self) -> None:
+        if self._runner is not None:
+            self._plane.yard.look_for(self._runner.key)
+
+    # Passes --------------------------------------------------------------------------------------
+
+    @property
+    def is_writable(self) -> bool:
+        return self._socket.is_writable and self._socket.is_open
+
+    def carry(self, call: Call, run: Run) -> None:
+        body, call.has_pending = body_of(run, is_impatient=call.runner.is_impatient)
+        if len(body) + _FRAME_BYTES > PASS_BYTES_MAX:
+            # A runner would drop the socket, connect again, and be sent it again.
+            told = f"what the run's steps returned does not fit into {PASS_BYTES_MAX} bytes"
+            self._plane.invoker.finish(call, Refused(error=error_of(told), logs=[]))
+            return
+        self._calls[call.call_id] = call
+        self._socket.send(
+            b'{"type":"invoke","id":"%b","payload":%b}' % (call.call_id.encode(), body)
+        )
+
+    def _take_result(self, envelope: _Envelope) -> None:
+        call = self._calls.pop(envelope.id or "", None)
+        if call is None:
+            # Late, or said twice.
+            return
+        try:
+            result = _result_decoder.decode(envelope.payload)
+        except msgspec.DecodeError:
+            result = _Result(500, Raw(b'{"error":"the answer of the runner makes no sense"}'))
+        self._plane.invoker.finish(call, reply_of(result.status, bytes(result.body)))
+
+
+def is_impatient(manifest: Manifest) -> bool:
+    """Whether a runner answers nothing while all that its code stands at is under way.
+
+    The published Python runner does so up to 0.1.2, and later ones may not say that they do not.
+    """
+    told = manifest.runner
+    return told.sdk_name == "duraton" and told.language == "python"

@@ -1,0 +1,218 @@
+"""Opcodes: how a runner spells the commands of its code."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.core.intake.expression import compile_filter
+from perdure.core.intake.trigger import is_reserved
+from perdure.core.limits import (
+    NAME_LENGTH_MAX,
+    SECOND,
+    STEP_ATTEMPTS_MAX,
+    STEP_DELAY_MAX,
+    STEP_ID_LENGTH_MAX,
+    STEP_NAME_LENGTH_MAX,
+)
+from perdure.core.push.command import (
+    AwaitEvent,
+    CallWorkflow,
+    EmitEvent,
+    ReportStep,
+    SkipStep,
+    SleepUntil,
+    StartSleep,
+    StepCommand,
+    StepError,
+)
+from perdure.core.run.state import StepRetry
+
+MILLISECOND = SECOND // 1000
+BACKOFFS = frozenset({"fixed", "linear", "exponential"})
+
+
+class OpcodeError(Exception):
+    """An opcode that cannot be followed; the run fails with what it says."""
+
+
+class RetryTold(Struct, rename="camel"):
+    """A retry policy beside a step's result."""
+
+    max_attempts: int = 1
+    backoff: str = "fixed"
+    initial_delay_ms: float = 1_000
+    max_delay_ms: float | None = None
+
+
+class Opcode(Struct, rename="camel"):
+    """All members of all opcodes; each uses some."""
+
+    op: str
+    id: str
+    name: str
+    data: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    retriable: bool | None = None
+    retry_after_ms: float | None = None
+    retry: RetryTold | None = None
+    input: Raw | UnsetType = UNSET
+    ai: Raw | UnsetType = UNSET
+    usage: Raw | UnsetType = UNSET
+    sleep_ms: float | None = None
+    sleep_until_ms: float | None = None
+    event_name: str | None = None
+    event_if: str | None = None
+    timeout_ms: float | None = None
+    child_name: str | None = None
+    child_app: str | None = None
+    child_runner: str | None = None
+    child_data: Raw | UnsetType = UNSET
+    target_app: str | None = None
+    dedupe_id: str | None = None
+
+
+class _Error(Struct):
+    message: str
+
+
+_error_decoder = msgspec.json.Decoder(_Error)
+
+
+def command_of(opcode: Opcode) -> StepCommand:
+    """The command that an opcode spells. Raises `OpcodeError`."""
+    if not opcode.id or len(opcode.id) > STEP_ID_LENGTH_MAX:
+        raise OpcodeError(f"opcode {opcode.op} has no usable step id")
+    if len(opcode.name) > STEP_NAME_LENGTH_MAX:
+        raise OpcodeError(f"a step name has more than {STEP_NAME_LENGTH_MAX} characters")
+    spell = _SPELLINGS.get(opcode.op)
+    if spell is None:
+        raise OpcodeError(f"the runner asks for {opcode.op[:64]}, which this engine does not know")
+    return spell(opcode)
+
+
+def _step_run(opcode: Opcode) -> StepCommand:
+    error = None if opcode.error is UNSET or opcode.error == b"null" else _error(opcode.error)
+    wait = opcode.retry_after_ms
+    return ReportStep(
+        step_id=opcode.id,
+        name=opcode.name,
+        result=_bytes(opcode.data),
+        error=error,
+        is_retriable=opcode.retriable is not False,
+        retry_after=None if wait is None else _delay(wait),
+        retry=None if opcode.retry is None else _retry(opcode.retry),
+        input=_bytes(opcode.input),
+        ai=_bytes(opcode.ai),
+        usage=_bytes(opcode.usage),
+    )
+
+
+def _error(told: Raw) -> StepError:
+    try:
+        return StepError(_error_decoder.decode(told).message, bytes(told))
+    except msgspec.DecodeError:
+        raise OpcodeError("the error of a step needs a message") from None
+
+
+def _retry(told: RetryTold) -> StepRetry:
+    if told.backoff not in BACKOFFS or not 1 <= told.max_attempts <= STEP_ATTEMPTS_MAX:
+        raise OpcodeError("the retry policy of a step makes no sense")
+    longest = told.max_delay_ms
+    return StepRetry(
+        attempts_max=told.max_attempts,
+        backoff=told.backoff,
+        initial_delay=_delay(told.initial_delay_ms),
+        max_delay=None if longest is None else _delay(longest),
+    )
+
+
+def _skip(opcode: Opcode) -> StepCommand:
+    return SkipStep(step_id=opcode.id, name=opcode.name, reason=_bytes(opcode.data))
+
+
+def _sleep(opcode: Opcode) -> StepCommand:
+    if opcode.sleep_ms is None:
+        raise OpcodeError("Sleep needs sleepMs")
+    return StartSleep(step_id=opcode.id, name=opcode.name, delay=_delay(opcode.sleep_ms))
+
+
+def _sleep_until(opcode: Opcode) -> StepCommand:
+    until = opcode.sleep_until_ms
+    if until is None or not abs(until) < 2**62 // MILLISECOND:
+        raise OpcodeError("SleepUntil needs sleepUntilMs")
+    return SleepUntil(step_id=opcode.id, name=opcode.name, until=int(until * MILLISECOND))
+
+
+def _wait(opcode: Opcode) -> StepCommand:
+    event_name = _name(opcode.event_name, "WaitForEvent needs eventName")
+    timeout = opcode.timeout_ms
+    if opcode.event_if is not None:
+        try:
+            compile_filter(opcode.event_if)
+        except ValueError as error:
+            raise OpcodeError(f"the filter of step {opcode.name} {error}") from None
+    return AwaitEvent(
+        step_id=opcode.id,
+        name=opcode.name,
+        event_name=event_name,
+        timeout=None if timeout is None else _delay(timeout),
+        filter=opcode.event_if,
+    )
+
+
+def _run_workflow(opcode: Opcode) -> StepCommand:
+    return CallWorkflow(
+        step_id=opcode.id,
+        name=opcode.name,
+        workflow=_name(opcode.child_name, "RunWorkflow needs childName"),
+        app=opcode.child_app or None,
+        pin=opcode.child_runner or None,
+        data=_bytes(opcode.child_data),
+    )
+
+
+def _emit(opcode: Opcode) -> StepCommand:
+    event_name = _name(opcode.event_name, "Emit needs eventName")
+    if is_reserved(event_name):
+        raise OpcodeError(f"only the engine raises {event_name}")
+    if opcode.dedupe_id is not None:
+        _name(opcode.dedupe_id, "Emit needs a dedupeId of some length")
+    return EmitEvent(
+        step_id=opcode.id,
+        name=opcode.name,
+        event_name=event_name,
+        data=_bytes(opcode.data),
+        target_app=opcode.target_app or None,
+        dedupe_id=opcode.dedupe_id,
+    )
+
+
+_SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
+    "StepRun": _step_run,
+    "Skip": _skip,
+    "Sleep": _sleep,
+    "SleepUntil": _sleep_until,
+    "WaitForEvent": _wait,
+    "RunWorkflow": _run_workflow,
+    "Emit": _emit,
+}
+
+
+def _name(told: str | None, why: str) -> str:
+    if told is None or not told.strip():
+        raise OpcodeError(why)
+    if len(told) > NAME_LENGTH_MAX:
+        raise OpcodeError(f"a name has more than {NAME_LENGTH_MAX} characters")
+    return told
+
+
+def _delay(milliseconds: float) -> int:
+    """A length of time; one that is over already is none."""
+    if not milliseconds > 0:
+        return 0
+    return int(min(milliseconds * MILLISECOND, STEP_DELAY_MAX))
+
+
+def _bytes(told: Raw | UnsetType) -> bytes | None:
+    return None if told is UNSET else bytes(told)

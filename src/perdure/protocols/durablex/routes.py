@@ -1,0 +1,37 @@
+"""The route table of the protocol."""
+
+from perdure.protocols.durablex.catalogue import CatalogueReader
+from perdure.protocols.durablex.connect import Connect
+from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.web.routing import PUBLIC, Route
+
+READER = frozenset({"worker", "operator", "admin"})
+FULL = frozenset({"worker", "operator", "admin"})
+
+
+def routes(
+    surface: DurablexSurface,
+    connect: Connect,
+    events: Events,
+    runs: Runs,
+    catalogue: CatalogueReader,
+) -> list[Route]:
+    """Every route, with who may use it."""
+    run = "/runs/{run_id}"
+    return [
+        Route("GET", "/connect", FULL, surface, connect.connect, lean=True, upgrades=True),
+        Route("POST", "/events", FULL, surface, events.ingest, lean=True),
+        Route("GET", "/events", READER, surface, events.find),
+        Route("GET", "/events/{event_id}", READER, surface, events.show),
+        Route("GET", "/runs", READER, surface, runs.find),
+        Route("GET", run, READER, surface, runs.show),
+        Route("GET", f"{run}/steps", READER, surface, runs.steps),
+        Route("GET", f"{run}/logs", READER, surface, runs.logs),
+        Route("GET", "/workflows", READER, surface, catalogue.workflows),
+        Route("GET", "/apps", READER, surface, catalogue.apps),
+        Route("GET", "/runners", READER, surface, catalogue.runners),
+        Route("GET", "/healthz", PUBLIC, surface, catalogue.health, lean=True),
+        Route("GET", "/readyz", PUBLIC, surface, catalogue.ready),
+    ]

@@ -1,0 +1,73 @@
+"""Runs: listed, shown, with their steps and what they logged."""
+
+from typing import Any
+
+from perdure.core.limits import HISTORY_EVENTS_MAX, HISTORY_PAGE_SIZE_MAX
+from perdure.core.run.state import Dialect, Run
+from perdure.engine.beat import Engine
+from perdure.protocols.durablex.listing import find_runs, read_question
+from perdure.protocols.durablex.requests import integer
+from perdure.protocols.durablex.surface import DurablexSurface, encode
+from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_of
+from perdure.protocols.durablex.views import input_of, result_of, run_view
+from perdure.web.message import HttpError, Request, Response
+
+_WHOLE = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
+_LOG_LINES_DEFAULT = 1_000
+_LOG_LINES_MAX = 10_000
+
+
+class Runs:
+    """The routes under /runs that only read."""
+
+    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._surface = surface
+
+    async def find(self, request: Request) -> Response:
+        """GET /runs: one page, and in a header where the next one begins."""
+        asked = read_question(request)
+        found, cursor = await find_runs(self._store, asked)
+        headers = () if cursor is None else ((b"x-next-cursor", cursor.encode()),)
+        return Response(200, encode([run_view(run) for run in found]), headers)
+
+    async def show(self, request: Request) -> Response:
+        """GET /runs/{id}."""
+        run = await self.require(request)
+        return self._surface.answer(200, await self.view(run))
+
+    async def steps(self, request: Request) -> Response:
+        """GET /runs/{id}/steps."""
+        run = await self.require(request)
+        return self._surface.answer(200, steps_of(await self._facts(run)))
+
+    async def logs(self, request: Request) -> Response:
+        """GET /runs/{id}/logs."""
+        run = await self.require(request)
+        after = integer(request.query, "from", 0, 2**40, 0)
+        limit = integer(request.query, "limit", 1, _LOG_LINES_MAX, _LOG_LINES_DEFAULT)
+        facts = facts_of(await self._store.read_history(run.run_id, after, _WHOLE))
+        return self._surface.answer(200, logs_of(facts)[:limit])
+
+    async def view(self, run: Run) -> dict[str, Any]:
+        """A run with its payloads."""
+        view = run_view(run)
+        first = await self._store.read_history(run.run_id, 0, 1)
+        view["input"] = input_of(first[0])
+        if run.is_closed:
+            result = result_of(await self._store.read_last_events(run.run_id))
+            if result is not None:
+                view["result"] = result
+        return view
+
+    async def require(self, request: Request) -> Run:
+        """The run that a path names."""
+        run_id = request.params["run_id"]
+        run = await self._store.read_run(run_id)
+        if run is None or run.namespace != request.namespace or run.dialect is not Dialect.PUSH:
+            raise HttpError(404, "run_not_found", f"there is no run {run_id[:64]}")
+        return run
+
+    async def _facts(self, run: Run) -> list[Fact]:
+        return facts_of(await self._store.read_history(run.run_id, 0, _WHOLE))

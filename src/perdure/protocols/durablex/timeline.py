@@ -1,0 +1,128 @@
+"""The history of a push run as its readers see it: steps, log lines, frames of a timeline."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.core import instant
+
+
+class Fact(Struct):
+    """One event of a history."""
+
+    sequence: int
+    event_type: str
+    recorded_at: str
+    payload: Raw
+
+
+class StepFact(Struct):
+    """What events of steps say; each says some of it."""
+
+    index: int
+    name: str
+    kind: str
+    attempt: int = 1
+    output: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+    input: Raw | UnsetType = UNSET
+    ai: Raw | UnsetType = UNSET
+    started_at: str | None = None
+    fire_at: str | None = None
+    will_retry: bool = False
+    next_attempt_at: str | None = None
+    event_name: str | None = None
+
+
+class LogFact(Struct):
+    level: str
+    message: str
+    scope: str
+    attempt: int
+    fields: Raw | UnsetType = UNSET
+
+
+_fact_decoder = msgspec.json.Decoder(Fact)
+_step_decoder = msgspec.json.Decoder(StepFact)
+_log_decoder = msgspec.json.Decoder(LogFact)
+
+_STEP_EVENTS = frozenset({"StepOpened", "StepCompleted", "StepFailed", "StepCancelled"})
+
+
+def facts_of(events: Iterable[bytes]) -> list[Fact]:
+    return [_fact_decoder.decode(event) for event in events]
+
+
+def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
+    """Every step once, in the order in which the code came to it."""
+    rows: dict[int, dict[str, Any]] = {}
+    for fact in facts:
+        if fact.event_type not in _STEP_EVENTS:
+            continue
+        told = _step_decoder.decode(fact.payload)
+        row = rows.setdefault(told.index, {"name": told.name, "index": told.index})
+        row["attempt"] = told.attempt
+        row["status"] = step_status(fact.event_type, told)
+        _tell_times(row, fact, told)
+        for name, value in (("input", told.input), ("output", told.output), ("ai", told.ai)):
+            if value is not UNSET:
+                row[name] = value
+        row.pop("error", None)
+        if told.error is not UNSET:
+            row["error"] = told.error
+        if told.event_name is not None:
+            row["eventName"] = told.event_name
+    return [row for _, row in sorted(rows.items())]
+
+
+def step_status(event_type: str, told: StepFact) -> str:
+    """What a step is after an event."""
+    match event_type:
+        case "StepOpened":
+            return "waiting"
+        case "StepCancelled":
+            return "cancelled"
+        case "StepFailed":
+            return "waiting" if told.will_retry else "failed"
+        case _:
+            if told.error is not UNSET:
+                return "failed"
+            return "skipped" if told.kind == "skip" else "succeeded"
+
+
+def _tell_times(row: dict[str, Any], fact: Fact, told: StepFact) -> None:
+    for name in ("willRetry", "nextAttemptAt", "runAfter"):
+        row.pop(name, None)
+    row.setdefault("startedAt", told.started_at or fact.recorded_at)
+    if told.will_retry:
+        row["willRetry"] = True
+        row["nextAttemptAt"] = told.next_attempt_at
+    elif fact.event_type == "StepOpened":
+        if told.fire_at is not None:
+            row["runAfter"] = told.fire_at
+    else:
+        row["endedAt"] = fact.recorded_at
+        length = instant.parse(fact.recorded_at) - instant.parse(row["startedAt"])
+        row["durationMs"] = max(length // 1000, 0)
+
+
+def logs_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
+    """Log lines, oldest first."""
+    rows = []
+    for fact in facts:
+        if fact.event_type == "LogRecorded":
+            told = _log_decoder.decode(fact.payload)
+            row = {
+                "seq": fact.sequence,
+                "ts": fact.recorded_at,
+                "level": told.level,
+                "message": told.message,
+                "scope": told.scope,
+                "attempt": told.attempt,
+            }
+            if told.fields is not UNSET:
+                row["fields"] = told.fields
+            rows.append(row)
+    return rows

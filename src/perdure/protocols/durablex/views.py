@@ -1,0 +1,173 @@
+"""Runs and events as they are shown. What is not set is left out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from perdure.core import instant
+from perdure.core.push.step import push_of
+from perdure.core.run.state import Run, TaskState
+from perdure.core.run.status import RunStatus
+from perdure.engine.intake import Ingested, LoggedEvent, Triggered
+
+GATES = ("skipped", "dropped", "debounced", "batched", "deduped")
+"""What can keep an event from starting a run at once, as the answer calls it."""
+
+_CLOSED = {
+    RunStatus.COMPLETED: "succeeded",
+    RunStatus.FAILED: "failed",
+    RunStatus.CANCELLED: "cancelled",
+    RunStatus.TERMINATED: "cancelled",
+}
+
+
+def status_of(run: Run) -> str:
+    """The status that readers see."""
+    if run.is_closed:
+        return _CLOSED[run.status]
+    if push_of(run).pause is not None:
+        return "paused"
+    task = run.task
+    if task is None:
+        return "waiting"
+    if run.status is RunStatus.PENDING and task.state is not TaskState.LEASED:
+        return "queued"
+    return "running"
+
+
+def run_view(run: Run) -> dict[str, Any]:
+    """A run without its payloads."""
+    push = push_of(run)
+    view: dict[str, Any] = {
+        "id": run.run_id,
+        "workflowName": run.workflow_type,
+        "app": run.queue,
+        "status": status_of(run),
+        "errorCount": push.errors,
+        "attempt": push.attempt,
+        "triggerKind": push.trigger,
+        "stepCount": push.steps,
+        "currentStepIndex": max(push.steps - 1, 0),
+        "startedAt": instant.text(run.started_at),
+        "currentStepName": push.current,
+        "eventName": push.event_name,
+        "eventId": push.event_id,
+        "runner": push.pin or None,
+        "replayOf": push.replay_of,
+        "failureOf": push.failure_of,
+        "parentRunId": None if run.parent is None else run.parent.run_id,
+        "session": push.session,
+        "executedBy": push.executed_by,
+        "traceId": push.trace_id,
+        "rootSpanId": push.span_id,
+        "tags": push.tags or None,
+    }
+    if run.closed_at is not None:
+        view["endedAt"] = instant.text(run.closed_at)
+        view["durationMs"] = (run.closed_at - run.started_at) // 1000
+    if run.failure is not None and run.status is RunStatus.FAILED:
+        told = run.failure.exception
+        view["error"] = Raw(told) if told else {"message": run.failure.message}
+    if push.pause is not None:
+        view["pausedBy"] = _present(
+            {
+                "reason": push.pause.reason,
+                "detail": push.pause.detail,
+                "since": instant.text(push.pause.since),
+            }
+        )
+    return _present(view)
+
+
+class _Event(Struct):
+    name: str
+    data: Raw
+
+
+class _Head(Struct):
+    event: _Event
+
+
+class _Started(Struct):
+    input: _Head
+
+
+class _First(Struct):
+    payload: _Started
+
+
+class _Output(Struct):
+    output: Raw = Raw(b"null")
+
+
+class _Last(Struct):
+    event_type: str
+    payload: _Output
+
+
+def input_of(first: bytes) -> Raw:
+    """The data of the event that started a run, from its first fact."""
+    return msgspec.json.decode(first, type=_First).payload.input.event.data
+
+
+def result_of(last: Sequence[bytes]) -> Raw | None:
+    """What a run returned, from its last facts."""
+    for event in reversed(last):
+        fact = msgspec.json.decode(event, type=_Last)
+        if fact.event_type == "WorkflowCompleted":
+            return fact.payload.output
+    return None
+
+
+def ingested_view(ingested: Ingested) -> dict[str, Any]:
+    """The answer to an event."""
+    first = ingested.triggered[0] if ingested.triggered else None
+    gate = None if first is None else first.gate
+    if ingested.event_id is None:
+        gate = "deduped"
+    return _present(
+        {
+            "eventId": ingested.event_id,
+            "runId": None if first is None else first.run_id,
+            "woke": ingested.woke,
+            **{name: gate == name for name in GATES},
+            "suspended": False,
+            "triggered": [triggered_view(one) for one in ingested.triggered],
+        }
+    )
+
+
+def triggered_view(one: Triggered) -> dict[str, Any]:
+    return _present(
+        {
+            "workflow": one.workflow,
+            "app": one.app,
+            "runId": one.run_id,
+            **{name: one.gate == name for name in GATES},
+        }
+    )
+
+
+def event_view(event_id: str, event: LoggedEvent) -> dict[str, Any]:
+    """An event as the log shows it."""
+    return _present(
+        {
+            "id": event_id,
+            "name": event.name,
+            "app": event.app,
+            "source": event.source,
+            "receivedAt": instant.text(event.received_at),
+            "woke": event.woke,
+            "triggered": [triggered_view(one) for one in event.triggered],
+            "runner": event.runner or None,
+            "data": None if event.data is None else Raw(event.data),
+            "session": event.session,
+            "tags": event.tags or None,
+        }
+    )
+
+
+def _present(view: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in view.items() if value is not None}
