@@ -78,6 +78,10 @@ async def catching(ctx: Any) -> Any:
         return f"caught {error}"
 
 
+async def polling(ctx: Any) -> Any:
+    return await ctx.step.poll("p", lambda: None, every="300ms", timeout="900ms")
+
+
 async def raising(ctx: Any) -> Any:
     ctx.log("before")
     raise RuntimeError("boom")
@@ -87,7 +91,7 @@ async def mourning(ctx: Any) -> Any:
     return [ctx.error.message, ctx.run_id, ctx.attempt, ctx.app, ctx.runner, ctx.event.data]
 
 
-HANDLERS = [sequence, parallel, everything, failing, logging, catching, raising]
+HANDLERS = [sequence, parallel, everything, failing, logging, catching, polling, raising]
 
 
 async def main(url: str) -> None:

@@ -91,6 +91,12 @@ async def catching(ctx: Context) -> object:
     return result
 
 
+@app.workflow("polling")
+async def polling(ctx: Context) -> object:
+    nothing: object = None
+    return await ctx.step.poll("p", lambda: nothing, every="300ms", timeout="900ms")
+
+
 @app.workflow("raising")
 async def raising(ctx: Context) -> None:
     ctx.log("before")
@@ -123,6 +129,10 @@ INVOKES: dict[str, dict[str, Any]] = {
     "logging, first pass": body_of("logging"),
     "logging, last pass": body_of("logging", {"s": done(1)}),
     "a failed child, caught": body_of("catching", {"child": failed("kid failed")}),
+    "polling, first pass": body_of("polling"),
+    "polling, a gap": body_of("polling", {"p:probe:0": done()}),
+    "polling, again": body_of("polling", {"p:probe:0": done(), "p:gap:0": done()}),
+    "polling, there": body_of("polling", {"p:probe:0": done(5)}),
     "raising": body_of("raising"),
     "a failure run": body_of(
         "mourning", onFailure=True, error={"message": "why"}, attempt=2, runner="n", data=[1]

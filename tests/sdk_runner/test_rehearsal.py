@@ -200,6 +200,36 @@ def test_approvals_are_decided_or_run_out() -> None:
     run(story)
 
 
+def test_a_poll_asks_until_there_is_an_answer() -> None:
+    app = App("shop")
+    asked: list[int] = []
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> object:
+        async def probe() -> int:
+            asked.append(1)
+            return len(asked)
+
+        first = await ctx.step.poll("p", probe, every="1s", timeout="1m", until=lambda n: n > 2)
+        nothing: int | None = None
+        await ctx.step.poll("q", lambda: nothing, every="1s", timeout="3s")
+        return first
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app)
+        played = await rehearsal.start("w")
+        await rehearsal.advance("2s")
+        assert played.steps["p:probe:2"].output == 3
+        await rehearsal.advance("3s")
+        with pytest.raises(RunFailedError, match="'q' had no answer within 3s"):
+            played.output()
+        assert [name for name in played.steps if name.startswith("q:probe")] == [
+            *("q:probe:0", "q:probe:1", "q:probe:2")
+        ]
+
+    run(story)
+
+
 def test_a_batch_and_a_replaced_step() -> None:
     app = App("shop")
 

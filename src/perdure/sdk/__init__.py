@@ -10,6 +10,7 @@ from perdure.sdk.endpoint import Endpoint
 from perdure.sdk.errors import (
     ApiError,
     NonRetriableError,
+    PollTimeoutError,
     RetryAfterError,
     RunFailedError,
     StepFailedError,
@@ -56,6 +57,7 @@ __all__ = [
     "Incompatible",
     "Inference",
     "NonRetriableError",
+    "PollTimeoutError",
     "Priority",
     "RateLimit",
     "Retry",

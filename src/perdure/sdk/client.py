@@ -148,6 +148,11 @@ class Client:
         """What is registered, as the engine shows it."""
         return _read(await self._ask("GET", "/workflows"), list[dict[str, Json]])
 
+    async def events(self, name: str | None = None) -> list[dict[str, Json]]:
+        """The log of events, newest first, as the engine shows it."""
+        asked = "" if name is None else f"?name={quote(name, safe='')}"
+        return _read(await self._ask("GET", f"/events{asked}"), list[dict[str, Json]])
+
     async def cancel(self, run_id: str) -> Run:
         """Cancel a run that has not ended."""
         return _read(await self._ask("POST", f"/runs/{quote(run_id, safe='')}/cancel"), Run)

@@ -38,6 +38,10 @@ class UnsendableError(NonRetriableError):
     """A result or an argument that no message can carry: not JSON, or too large."""
 
 
+class PollTimeoutError(NonRetriableError):
+    """What `step.poll` asked for did not come in time."""
+
+
 class StepNameError(NonRetriableError):
     """Two steps of one pass would have the same name, or a step was called inside another."""
 

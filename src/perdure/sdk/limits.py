@@ -8,6 +8,9 @@ LOG_BYTES_MAX = 262_144
 """What the lines of a pass may come to, so that they never crowd out its results."""
 MESSAGE_CHARACTERS_MAX = 8_192
 STACK_CHARACTERS_MAX = 16_384
+POLL_GAP_MS_MIN = 250
+POLL_CHECKS_MAX = 1_000
+"""Every check of a poll is two steps in the memo of its run."""
 NAMES_KEPT = 16_384
 """Step names whose hash is remembered."""
 

@@ -12,7 +12,8 @@ from typing import Literal, ParamSpec, Protocol, TypeVar, overload
 import msgspec
 
 from perdure.sdk.duration import Duration, Moment, milliseconds, moment_ms
-from perdure.sdk.errors import NonRetriableError
+from perdure.sdk.errors import NonRetriableError, PollTimeoutError
+from perdure.sdk.limits import POLL_CHECKS_MAX, POLL_GAP_MS_MIN
 from perdure.sdk.policies import Retry
 from perdure.sdk.wire import Json, Opcode, encoded
 
@@ -146,6 +147,48 @@ class Step:
         return self._board.ask(
             id, lambda: {"op": "SleepUntil", "sleepUntilMs": moment_ms(moment)}, _nothing
         )
+
+    @overload
+    async def poll(
+        self,
+        id: str,
+        probe: Callable[[], Awaitable[T | None]],
+        *,
+        every: Duration,
+        timeout: Duration,  # noqa: ASYNC109
+        until: Callable[[T], bool] | None = None,
+    ) -> T: ...
+    @overload
+    async def poll(
+        self,
+        id: str,
+        probe: Callable[[], T | None],
+        *,
+        every: Duration,
+        timeout: Duration,  # noqa: ASYNC109
+        until: Callable[[T], bool] | None = None,
+    ) -> T: ...
+    async def poll(
+        self,
+        id: str,
+        probe: Callable[[], object],
+        *,
+        every: Duration,
+        timeout: Duration,  # noqa: ASYNC109 - of steps, over many passes
+        until: Callable[[Json], bool] | None = None,
+    ) -> Json:
+        """Ask again and again, durably, until the answer is there (not None), or fits `until`."""
+        gap_ms, timeout_ms = milliseconds(every), milliseconds(timeout)
+        if gap_ms < POLL_GAP_MS_MIN or timeout_ms <= 0:
+            raise NonRetriableError(
+                f"poll {id!r} needs a timeout, and {POLL_GAP_MS_MIN} ms between its checks"
+            )
+        for number in range(min(-(-timeout_ms // gap_ms), POLL_CHECKS_MAX)):
+            answer: Json = await self.run(f"{id}:probe:{number}", probe)
+            if until(answer) if until is not None else answer is not None:
+                return answer
+            await self.sleep(f"{id}:gap:{number}", every)
+        raise PollTimeoutError(f"poll {id!r} had no answer within {timeout}")
 
     def wait_for_event(
         self, id: str, event: str, *, timeout: Duration, where: str | None = None
