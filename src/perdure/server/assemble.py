@@ -31,6 +31,7 @@ from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
+from perdure.protocols.durable_workflow.finishing import Finishing
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.queries import QueryPlane
@@ -205,7 +206,11 @@ class Server:
         )
         payload_surface = PayloadSurface(self.namespaces)
         payloads = PayloadTransport(
-            self.engine, clock, payload_surface, is_open=settings.external_payloads
+            self.engine,
+            clock,
+            payload_surface,
+            Finishing(self.engine, self.desk, clock),
+            is_open=settings.external_payloads,
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)

@@ -24,6 +24,11 @@ from perdure.core.rejection import (
 )
 from perdure.engine.beat import Engine
 from perdure.engine.payloads import PAYLOADS, UploadPayload
+from perdure.protocols.durable_workflow.finishing import (
+    CONTEXT_HEADER,
+    CONTEXT_SCHEMA,
+    Finishing,
+)
 from perdure.protocols.durable_workflow.references import REFERENCE_SCHEMA, shown_reference
 from perdure.protocols.durable_workflow.surfaces import Namespaces
 from perdure.store.interface import PayloadKey
@@ -60,7 +65,11 @@ def storage_policy(threshold_bytes: int) -> dict[str, Any]:
             "version": 1,
             "reference_schema": REFERENCE_SCHEMA,
             "mode": "authenticated_namespace_runtime",
-            "upload": {"method": "POST", "path": UPLOAD_PATH},
+            "upload": {
+                "method": "POST",
+                "path": UPLOAD_PATH,
+                "completion_context": {"schema": CONTEXT_SCHEMA, "header": CONTEXT_HEADER},
+            },
             "fetch": {"method": "GET", "path_template": UPLOAD_PATH + "/{referenceId}"},
             "limits": {
                 "max_payload_bytes": limits.EXTERNAL_PAYLOAD_BYTES_MAX,
@@ -106,11 +115,19 @@ class PayloadTransport:
     """Handlers of `/api/external-payloads/v1`."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, surface: PayloadSurface, *, is_open: bool
+        self,
+        engine: Engine,
+        clock: Clock,
+        surface: PayloadSurface,
+        finishing: Finishing,
+        *,
+        is_open: bool,
     ) -> None:
         self._engine = engine
         self._clock = clock
+        self._finishing = finishing
         self._is_open = is_open
+        self._taking_bytes = 0
         self.surface = surface
 
     async def upload(self, request: Request) -> Response:
@@ -122,11 +139,15 @@ class PayloadTransport:
         await _require_intact(reference, data)
         if not data.isascii():
             raise ExternalPayloadUnsupported("a payload is the text of a blob")
-        await self._require_room()
+        await self._require_room(request)
         reference = reference_to(
             request.namespace, reference.codec, reference.size_bytes, reference.sha256
         )
-        await self._engine.submit(UploadPayload(request.namespace, reference, data))
+        self._taking_bytes += len(data)
+        try:
+            await self._engine.submit(UploadPayload(request.namespace, reference, data))
+        finally:
+            self._taking_bytes -= len(data)
         return self.surface.answer(
             201,
             {
@@ -136,17 +157,23 @@ class PayloadTransport:
             },
         )
 
-    async def _require_room(self) -> None:
-        """What nobody uses yet has a bound; what is used makes room by that."""
+    async def _require_room(self, request: Request) -> None:
+        """What nobody uses yet has a bound; what is used makes room by that.
+
+        Work in hand may pass it, up to twice as much: it is what makes room.
+        """
         loose = await self._engine.store.read_loose_payloads()
-        if (
-            loose.number < limits.LOOSE_PAYLOADS_MAX
-            and loose.size_bytes < limits.LOOSE_PAYLOADS_BYTES_MAX
-        ):
+        part = max(
+            loose.number / limits.LOOSE_PAYLOADS_MAX,
+            loose.size_bytes / limits.LOOSE_PAYLOADS_BYTES_MAX,
+            self._taking_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
+        )
+        if part < 1 or (part < 2 and await self._finishing.is_for_work_in_hand(request)):
             return
         raise StoragePressure(
             "too much was uploaded that nothing names yet; it is forgotten after an hour",
             storage_state="draining",
+            request_admitted=False,
             retry_after_seconds=_RETRY_SECONDS,
         )
 
