@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from perdure.clock import FollowingClock
-from perdure.core.rejection import Rejection, StaleAttempt, WorkerNotRegistered
+from perdure.core.rejection import (
+    DuplicateNotAllowed,
+    InstanceNotFound,
+    Rejection,
+    StaleAttempt,
+    WorkerNotRegistered,
+)
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.dispatch.polling import PollStatus
@@ -24,6 +30,7 @@ from tests.engine.stage import (
     NAMESPACE,
     a_timer,
     an_activity,
+    cancel,
     completion,
     result,
     signal,
@@ -333,6 +340,88 @@ def test_a_node_that_is_alone_with_a_run_loads_it_no_more(
         # A repeated report writes nothing that would show whether memory was right.
         await one.play(completion(task, an_activity()))
         assert len(loads) == 1
+
+    play(migrated_url, story, hints="off")
+
+
+def test_an_id_that_is_new_is_not_looked_up(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is taken for new, and the commit finds out; then the answer is what it always was."""
+
+    async def story(one: Node, two: Node) -> None:
+        looks: list[object] = []
+        find = one.server.store.find_current
+
+        async def counted(instances: Any) -> Any:
+            looks.extend(instances)
+            return await find(instances)
+
+        monkeypatch.setattr(one.server.store, "find_current", counted)
+        await one.start("new")
+        assert looks == []
+
+        # Known here, known there, known to be closed, twice in one beat, and after a signal.
+        for known in ("new", "there", "closed"):
+            if known == "there":
+                await two.start(known)
+            elif known == "closed":
+                await two.start(known)
+                await two.play(cancel(known))
+            with pytest.raises(DuplicateNotAllowed):
+                await one.play(start(known))
+        one.engine._familiarity = 0.0
+        first, second = await one.together(start("twice"), start("twice"))
+        assert isinstance(second, DuplicateNotAllowed)
+        unknown, begun = await one.together(signal("late"), start("late"))
+        assert isinstance(unknown, InstanceNotFound)
+        begun, heard = await one.together(start("early"), signal("early"))
+        assert heard.run_id == begun.run_id
+        runs = await check_database(migrated_url)
+        names = sorted(run.workflow_id for run in runs)
+        assert names == ["closed", "early", "late", "new", "there", "twice"]
+        assert first.is_new
+
+    play(migrated_url, story, hints="off")
+
+
+def test_a_node_that_is_asked_for_known_ids_looks_first(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(one: Node, two: Node) -> None:
+        await one.start()
+        for _ in range(3):
+            with pytest.raises(DuplicateNotAllowed):
+                await one.play(start())
+        assert one.engine._familiarity > 0.05
+        assert one.engine._staleness == 0.0, "that says nothing about memory"
+        losses: list[object] = []
+        commit = one.server.store.commit
+
+        async def counted(changes: Any) -> None:
+            losses.append(changes)
+            await commit(changes)
+
+        monkeypatch.setattr(one.server.store, "commit", counted)
+        with pytest.raises(DuplicateNotAllowed):
+            await one.play(start())
+        assert losses == []
+
+    play(migrated_url, story, hints="off")
+
+
+def test_two_nodes_that_open_one_id_at_once_open_it_once(migrated_url: str) -> None:
+    async def story(one: Node, two: Node) -> None:
+        for number in range(5):
+            replies = await asyncio.gather(
+                *(node.play(start(f"order {number}")) for node in (one, two, one, two)),
+                return_exceptions=True,
+            )
+            refused = [reply for reply in replies if isinstance(reply, DuplicateNotAllowed)]
+            assert len(refused) == 3, replies
+            for node in (one, two):
+                node.engine._familiarity = 0.0
+        assert len(await check_database(migrated_url)) == 5
 
     play(migrated_url, story, hints="off")
 

@@ -2,34 +2,31 @@
 
     python -m tests.faults.crashing_server
 
-Reads one JSON line per server, `{"store": path, "at": moment or null, "nth": number}`, and says for
-each: `pid N`, what the server says when it listens, and `exit N`. Servers are forked, so that a
-hundred of them cost less than a few that start from nothing.
+Reads one JSON line per server, `{"store": path or URL, "at": moment or null, "nth": number}`, and
+says for each: `pid N`, what the server says when it listens, and `exit N`. Servers are forked, so
+that a hundred of them cost less than a few that start from nothing.
 """
 
+import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
+from typing import Any
 
 import uvloop
 
-from perdure.core.run.state import Run
+from perdure.clock import FollowingClock, SystemClock
+from perdure.core.limits import SECOND
+from perdure.dispatch import lookout
 from perdure.server import run
 from perdure.server.assemble import Server
-from perdure.server.settings import Settings, load_settings
-from perdure.store.interface import (
-    Changes,
-    Instance,
-    LeasedTask,
-    QueueKey,
-    ReadyTask,
-    Receipt,
-    ReceiptKey,
-)
+from perdure.server.settings import Settings, is_postgres, load_settings
+from perdure.store.interface import Changes, Store
+from perdure.store.postgres.line import BEAT_SESSION, Line
+from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
@@ -57,61 +54,83 @@ class CrashingCommitter(Committer):
         await super().commit(transaction, runs=runs)
 
 
-class CrashingStore(SqliteStore):
+class Fuse:
     """Ends its process when it comes to a moment for the nth time."""
 
-    def __init__(self, path: Path, at: At, nth: int) -> None:
-        super().__init__(path)
+    def __init__(self, at: At, nth: int) -> None:
         self._at = at
         self._left = nth
-        self._committer.stop()
-        self._committer = CrashingCommitter(self._reached)
 
-    def _reached(self, moment: At) -> None:
+    def reached(self, moment: At) -> None:
         if moment is self._at:
             self._left -= 1
             if self._left == 0:
                 os._exit(DEATH)
 
-    async def commit(self, changes: Changes) -> None:
-        self._reached(At.BEFORE_COMMIT)
-        await super().commit(changes)
-        self._reached(At.AFTER_COMMIT)
 
-    async def load_runs(
-        self, run_ids: Collection[str], held: Mapping[str, Run] = MappingProxyType({})
-    ) -> list[Run]:
-        self._reached(At.BEFORE_LOAD)
-        return await super().load_runs(run_ids, held)
+class CrashingLine(Line):
+    """The database has the statement when its node is gone, and nobody hears how it ended."""
 
-    async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
-        self._reached(At.BEFORE_LOAD)
-        return await super().find_current(instances)
+    fuse: Fuse
 
-    async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]:
-        self._reached(At.BEFORE_LOAD)
-        return await super().find_receipts(keys)
+    async def ask(self, sql: str, *values: Any) -> list[Any]:
+        if "gate as (" not in sql:
+            return await super().ask(sql, *values)
+        asking = asyncio.ensure_future(super().ask(sql, *values))
+        await asyncio.sleep(0)
+        self.fuse.reached(At.INSIDE_COMMIT)
+        return await asking
 
-    async def load_ready(
-        self, key: QueueKey, names: Collection[str], limit: int
-    ) -> list[ReadyTask]:
-        self._reached(At.BEFORE_LOAD)
-        return await super().load_ready(key, names, limit)
 
-    async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
-        self._reached(At.BEFORE_LOAD)
-        return await super().find_leases(namespace, owner)
+LOADS = ("load_runs", "find_current", "find_receipts", "load_ready", "find_leases")
+
+
+def doomed_store(where: str, fuse: Fuse) -> Store:
+    """A store that comes to every moment of a beat, and to its end at one of them."""
+    store: SqliteStore | PostgresStore
+    if is_postgres(where):
+        clock = FollowingClock(SystemClock())
+        store = PostgresStore(where, node_id=f"doomed {os.getpid()}", clock=clock)
+        line = CrashingLine(where, pooled=False, session=BEAT_SESSION, greet=store._enrol)
+        line.fuse = fuse
+        store._lane = line
+    else:
+        store = SqliteStore(Path(where))
+        store._committer.stop()
+        store._committer = CrashingCommitter(fuse.reached)
+    for name in LOADS:
+        setattr(store, name, _after(fuse, getattr(store, name)))
+    commit = store.commit
+
+    async def committing(changes: Changes) -> None:
+        fuse.reached(At.BEFORE_COMMIT)
+        await commit(changes)
+        fuse.reached(At.AFTER_COMMIT)
+
+    setattr(store, "commit", committing)  # noqa: B010
+    return store
+
+
+def _after(fuse: Fuse, load: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    async def loading(*given: Any) -> Any:
+        fuse.reached(At.BEFORE_LOAD)
+        return await load(*given)
+
+    return loading
 
 
 def serve(order: Mapping[str, object]) -> None:
     """Be one server until somebody or something ends it."""
-    path = Path(str(order["store"]))
-    settings = load_settings(os.environ, store=f"sqlite:///{path}", port=0, auth_driver="none")
+    where = str(order["store"])
+    url = where if is_postgres(where) else f"sqlite:///{where}"
+    # A lease that nobody was told of is found when a node looks around; here that is soon.
+    lookout.INTERVAL = 3 * SECOND // 2
+    settings = load_settings(os.environ, store=url, port=0, auth_driver="none", processes=1)
     if order["at"] is not None:
-        at, nth = At(str(order["at"])), int(str(order["nth"]))
+        fuse = Fuse(At(str(order["at"])), int(str(order["nth"])))
 
-        def crashing(settings: Settings) -> Server:
-            return Server(settings, store=CrashingStore(path, at, nth))
+        def crashing(settings: Settings, **others: Any) -> Server:
+            return Server(settings, store=doomed_store(where, fuse), **others)
 
         # Its life is the real one; only the store is not.
         setattr(run, "Server", crashing)  # noqa: B010

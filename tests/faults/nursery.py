@@ -22,7 +22,7 @@ class Nursery:
         self._process = process
         self._pid: int | None = None
 
-    def open(self, store: Path, *, at: At | None = None, nth: int = 0) -> str:
+    def open(self, store: Path | str, *, at: At | None = None, nth: int = 0) -> str:
         """Start a server, which dies at a moment if one is named; returns its address."""
         assert self._pid is None, "a server is alive"
         assert self._process.stdin is not None

@@ -112,6 +112,8 @@ class Engine:
         self._stopping = False
         # How often, lately, memory held a run that another node had changed: 0 is never.
         self._staleness = 0.0
+        # Likewise, how often a workflow id that was to be new was known.
+        self._familiarity = 0.0
         # Operations that lost every race so far, and since when.
         self._losing: dict[asyncio.Future[Any], int] = {}
         # Those of them whose turn has come again. They go alone: others shall not wait for them.
@@ -234,17 +236,21 @@ class Engine:
         held: frozenset[str] = frozenset()
         records: frozenset[RecordKey] = frozenset()
         trusting = self._shared is not None and self._staleness < _STALENESS_MAX
+        hoping = self._shared is not None and self._familiarity < _STALENESS_MAX
         for _ in range(_TRIES_TOGETHER):
             try:
-                await self._beat(waiting, held, records, trusting=trusting)
+                await self._beat(waiting, held, records, trusting=trusting, hoping=hoping)
             except Doubt:
-                trusting = False
+                trusting = hoping = False
                 continue
             except Conflict as conflict:
-                if trusting:
-                    # Memory was old, most likely: look before the next try.
-                    trusting = False
-                    self._staleness = min(self._staleness + 0.1, 1.0)
+                if trusting or hoping:
+                    # Memory was old, most likely, or an id not new: look before the next try.
+                    trusting = hoping = False
+                    if conflict.rested_on_memory:
+                        self._staleness = min(self._staleness + 0.1, 1.0)
+                    if conflict.rested_on_hope:
+                        self._familiarity = min(self._familiarity + 0.1, 1.0)
                     continue
                 if (held or records) and not (conflict.run_ids or conflict.records):
                     # We stood in line in vain: whoever holds them is no node.
@@ -317,16 +323,18 @@ class Engine:
         records: frozenset[RecordKey] = frozenset(),
         *,
         trusting: bool = False,
+        hoping: bool = False,
     ) -> None:
         world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
         world.trusts_memory = trusting
         world.catalogue = self._catalogue
+        world.hopes = hoping
         try:
             if (held or records) and self._shared is not None:
                 await self._shared.hold(held, records)
             answers = await self._decide(world, waiting)
             self._granting.match(world, self._matcher)
-            if world.remembered and _is_doubtful(world, answers):
+            if (world.remembered or world.changes.hoped) and _is_doubtful(world, answers):
                 raise Doubt
             world.changes.runs = list(world.touched.values())
             if world.changes.is_empty:
@@ -336,6 +344,8 @@ class Engine:
         except BaseException as error:
             if isinstance(error, Conflict):
                 error.run_ids = frozenset(world.touched)
+                error.rested_on_memory = bool(world.remembered)
+                error.rested_on_hope = bool(world.changes.hoped)
                 error.records = frozenset(world.changes.records)
             await self.store.release()
             for run_id in world.touched if isinstance(error, Doubt) else world.runs:
@@ -408,7 +418,10 @@ class Engine:
             for instance in operation.instances():
                 if instance not in world.loaded_instances:
                     world.loaded_instances.add(instance)
-                    instances.append(instance)
+                    if world.hopes and operation.hopes_for_new:
+                        world.changes.hoped.add(instance)
+                    else:
+                        instances.append(instance)
             for key in operation.receipts():
                 if key not in world.loaded_receipts:
                     world.loaded_receipts.add(key)
@@ -422,6 +435,7 @@ class Engine:
             for instance, run_id in (await self.store.find_current(instances)).items():
                 world.current.setdefault(instance, run_id)
                 wanted[run_id] = None
+            self._note_familiarity(world, operations)
         if receipts:
             world.receipts.update(await self.store.find_receipts(receipts))
         if records:
@@ -466,6 +480,15 @@ class Engine:
         found = await self.store.find_records(keys)
         for key in keys:
             world.records[key] = found.get(key)
+
+    def _note_familiarity(self, world: World, operations: Sequence[Operation]) -> None:
+        found = [
+            any(instance in world.current for instance in operation.instances())
+            for operation in operations
+            if operation.hopes_for_new
+        ]
+        if found:
+            self._familiarity += (sum(found) / len(found) - self._familiarity) * 0.05
 
     def _note_staleness(self, world: World, held: dict[str, Run]) -> None:
         """What was known to go on elsewhere says nothing about the rest."""
@@ -556,6 +579,8 @@ _UNINFORMED = (
 def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:
     """Whether something was decided on memory alone that the commit would not check."""
     if not world.remembered <= world.touched.keys():
+        return True
+    if any(world.current.get(instance) not in world.touched for instance in world.changes.hoped):
         return True
     return any(isinstance(reply, Exception) for _, reply in answers)
 

@@ -39,6 +39,10 @@ class StartWorkflow(Operation):
         self._request = request
         self._use_existing = use_existing
 
+    @property
+    def hopes_for_new(self) -> bool:
+        return not self._use_existing
+
     def instances(self) -> tuple[Instance, ...]:
         return (Instance(self._request.namespace, self._request.workflow_id),)
 

@@ -26,6 +26,12 @@ class Operation:
     takes_rows: ClassVar[bool] = False
     """Whether `prepare` takes rows that no other node shall decide on meanwhile."""
 
+    @property
+    def hopes_for_new(self) -> bool:
+        """Whether the workflow ids that it names are most likely new: then nothing is looked up
+        beforehand, and the commit finds out."""
+        return False
+
     def run_ids(self) -> tuple[str, ...]:
         """Runs that must be loaded."""
         return ()

@@ -56,6 +56,8 @@ class World:
         # Whether runs that memory holds are taken as they are, and which were.
         self.trusts_memory = False
         self.remembered: set[str] = set()
+        # Whether workflow ids that are most likely new are taken as such.
+        self.hopes = False
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
         # Every record that was asked for: as it was on disk, or None when there is none.

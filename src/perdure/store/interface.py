@@ -26,6 +26,9 @@ class Conflict(Exception):
     run_ids: frozenset[str] = frozenset()
     """What the beat that lost was about to change."""
     records: "frozenset[RecordKey]" = frozenset()
+    rested_on_memory: bool = False
+    rested_on_hope: bool = False
+    """What the beat that lost had not looked up."""
 
 
 class Instance(NamedTuple):
@@ -186,6 +189,9 @@ class Changes(Struct):
     """How often a shared store says that the changed ones were written before; 0 is never."""
     records: dict[RecordKey, RecordChange] = field(default_factory=dict)
     payloads: dict[PayloadKey, PayloadPut | PayloadFate] = field(default_factory=dict)
+
+    hoped: set[Instance] = field(default_factory=set)
+    """Workflow ids that were taken for new without looking, on a shared store."""
 
     @property
     def is_empty(self) -> bool:

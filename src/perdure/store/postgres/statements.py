@@ -9,13 +9,14 @@ from perdure.store.queries import load_queries
 PACKAGE = "perdure.store.postgres"
 _NAME = re.compile(r"(?<!:):([a-z_]+)")
 
-HOLDS = ("fence", "hold_open", "hold_closed", "hold_workers", "hold_records")
+HOLDS = ("fence", "hold_open", "hold_closed", "hold_workers", "hold_records", "hold_new")
 _CHECKS = {
     "fence": "fence_ok",
     "hold_open": "held_open_ok",
     "hold_closed": "held_closed_ok",
     "hold_workers": "held_workers_ok",
     "hold_records": "held_records_ok",
+    "hold_new": "held_new_ok",
 }
 
 

@@ -20,6 +20,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "hold_closed": ("run_ids", "versions"),
     "hold_workers": ("namespaces", "worker_ids", "revisions"),
     "hold_records": ("kinds", "namespaces", "keys", "versions"),
+    "hold_new": ("namespaces", "workflow_ids"),
     "insert_run": (
         "run_ids",
         "namespaces",
@@ -75,6 +76,8 @@ Batches = dict[str, list[tuple[Any, ...]]]
 def collect(changes: Changes) -> Batches:
     """Rows by part."""
     batches: Batches = {}
+    for instance in changes.hoped:
+        _add(batches, "hold_new", tuple(instance))
     for run in changes.runs:
         _collect_run(run, batches)
     for key, receipt in changes.receipts.items():

@@ -68,6 +68,16 @@ held_records as (
 ),
 held_records_ok as (select count(*) = cardinality(:keys::text[]) as ok from held_records)
 
+-- name: hold_new
+-- What is not there cannot be locked: if two nodes open the same id, the index lets one do so.
+held_new_ok as (
+    select count(run.run_id) = 0 as ok
+      from unnest(:namespaces::text[], :workflow_ids::text[]) as ids (namespace, workflow_id)
+      join perdure.run
+        on run.namespace = ids.namespace
+       and run.workflow_id = ids.workflow_id
+)
+
 -- name: note_beat
 note_beat as (
     insert into perdure.beat (node_id, number)
