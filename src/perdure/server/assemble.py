@@ -55,6 +55,7 @@ from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.protocols.durablex import routes as durablex
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
+from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -217,12 +218,14 @@ class Server:
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
         self.catalogue = CatalogueReader(self.engine, push_surface)
+        runs = Runs(self.engine, push_surface)
         push_routes = durablex.routes(
             push_surface,
             self.connect,
             Events(self.engine, push_surface),
-            Runs(self.engine, push_surface),
+            runs,
             self.catalogue,
+            RunControl(self.engine, runs, push_surface),
         )
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(SEEN.name, ForgetSeen)

@@ -1,7 +1,7 @@
 """Finding runs: what a list was asked for, and the pages that answer it."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
@@ -44,12 +44,17 @@ class Question(Struct, frozen=True, kw_only=True):
 
 def read_question(request: Request) -> Question:
     """What the query of a list asks for. Raises for what makes no sense."""
-    query = request.query
+    limit = integer(request.query, "limit", 1, LIST_PAGE_SIZE_MAX, _PAGE_SIZE)
+    return read_filter(request.namespace, request.query, limit=limit)
+
+
+def read_filter(namespace: str, query: Mapping[str, str], *, limit: int) -> Question:
+    """What some words ask for."""
     status = choice(query, "status", _COLUMNS)
     choice(query, "sort", {"started"})
     direction = choice(query, "dir", {"asc", "desc"})
     wanted = PushedFilter(
-        namespace=request.namespace,
+        namespace=namespace,
         app=query.get("app") or None,
         workflow=query.get("workflow") or None,
         statuses=None if status is None else _COLUMNS[status],
@@ -60,14 +65,13 @@ def read_question(request: Request) -> Question:
     cursor = query.get("cursor")
     return Question(
         wanted=wanted,
-        keeps=_keeps(request, status),
+        keeps=_keeps(query, status),
         after=_cursor_of(cursor) if cursor else None,
-        limit=integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, _PAGE_SIZE),
+        limit=limit,
     )
 
 
-def _keeps(request: Request, status: str | None) -> Callable[[Run], bool] | None:
-    query = request.query
+def _keeps(query: Mapping[str, str], status: str | None) -> Callable[[Run], bool] | None:
     trigger = choice(query, "runType", TRIGGERS)
     named = {
         name: query[told]

@@ -5,4 +5,5 @@ PUSH_REASONS: dict[str, int] = {
     "event_too_large": 413,
     "event_not_found": 404,
     "run_not_found": 404,
+    "run_not_finished": 409,
 }

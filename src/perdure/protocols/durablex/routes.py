@@ -2,6 +2,7 @@
 
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
+from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -17,6 +18,7 @@ def routes(
     events: Events,
     runs: Runs,
     catalogue: CatalogueReader,
+    control: RunControl,
 ) -> list[Route]:
     """Every route, with who may use it."""
     run = "/runs/{run_id}"
@@ -29,6 +31,13 @@ def routes(
         Route("GET", run, READER, surface, runs.show),
         Route("GET", f"{run}/steps", READER, surface, runs.steps),
         Route("GET", f"{run}/logs", READER, surface, runs.logs),
+        Route("POST", f"{run}/cancel", FULL, surface, control.cancel),
+        Route("POST", f"{run}/pause", FULL, surface, control.pause),
+        Route("POST", f"{run}/resume", FULL, surface, control.resume),
+        Route("POST", f"{run}/replay", FULL, surface, control.replay),
+        Route("POST", f"{run}/retry-from-step", FULL, surface, control.retry_from_step),
+        Route("POST", "/runs/bulk-replay", FULL, surface, control.bulk_replay),
+        Route("GET", "/control-actions", READER, surface, control.actions),
         Route("GET", "/workflows", READER, surface, catalogue.workflows),
         Route("GET", "/apps", READER, surface, catalogue.apps),
         Route("GET", "/runners", READER, surface, catalogue.runners),

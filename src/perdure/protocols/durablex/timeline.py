@@ -24,6 +24,7 @@ class StepFact(Struct):
     index: int
     name: str
     kind: str
+    step_id: str = ""
     attempt: int = 1
     output: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
@@ -75,6 +76,28 @@ def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
         if told.event_name is not None:
             row["eventName"] = told.event_name
     return [row for _, row in sorted(rows.items())]
+
+
+def carried_before(facts: Iterable[Fact], name: str) -> list[tuple[str, str, str, bytes]] | None:
+    """The finished steps before one, with their memos; none if there is no such step."""
+    finished: dict[int, tuple[str, str, str, bytes]] = {}
+    place: int | None = None
+    for fact in facts:
+        if fact.event_type not in _STEP_EVENTS:
+            continue
+        told = _step_decoder.decode(fact.payload)
+        if told.name == name:
+            place = told.index
+        if fact.event_type == "StepCompleted":
+            member = b'"data":null'
+            if told.error is not UNSET:
+                member = b'"error":' + bytes(told.error)
+            elif told.output is not UNSET:
+                member = b'"data":' + bytes(told.output)
+            finished[told.index] = (told.step_id, told.name, told.kind, member)
+    if place is None:
+        return None
+    return [one for index, one in sorted(finished.items()) if index < place]
 
 
 def step_status(event_type: str, told: StepFact) -> str:

@@ -91,7 +91,7 @@ class _Head(Struct):
 
 
 class _Started(Struct):
-    input: _Head
+    input: Raw
 
 
 class _First(Struct):
@@ -109,7 +109,12 @@ class _Last(Struct):
 
 def input_of(first: bytes) -> Raw:
     """The data of the event that started a run, from its first fact."""
-    return msgspec.json.decode(first, type=_First).payload.input.event.data
+    return msgspec.json.decode(arguments_of(first), type=_Head).event.data
+
+
+def arguments_of(first: bytes) -> bytes:
+    """What every pass of a run begins with, from its first fact."""
+    return bytes(msgspec.json.decode(first, type=_First).payload.input)
 
 
 def result_of(last: Sequence[bytes]) -> Raw | None:

@@ -1,0 +1,87 @@
+"""What people do to push runs: pause them, let them go on, begin them once more."""
+
+from msgspec import Struct
+
+from perdure.core.push.step import new_step, push_of
+from perdure.core.rejection import RunNotActive
+from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import WORKFLOW_TASK, Pause, Run, StepState, TaskState
+from perdure.core.run.status import RunStatus
+from perdure.core.run.task import request_task, withdraw
+
+
+class Carried(Struct, frozen=True):
+    """A finished step that a new run takes over: `member` is what its memo says."""
+
+    step_id: str
+    name: str
+    kind: str
+    member: bytes
+
+
+def require_open(run: Run) -> None:
+    """Refuse to command a run that is over."""
+    if run.is_closed:
+        raise RunNotActive(f"run {run.run_id} is over", run_id=run.run_id)
+
+
+def pause_run(run: Run, moment: Moment, *, reason: str, detail: str | None = None) -> bool:
+    """Let nobody work on a run any more. A pass under way is still taken in.
+
+    Whether anything changed: a run that is paused stays so.
+    """
+    require_open(run)
+    push = push_of(run)
+    if push.pause is not None:
+        return False
+    push.pause = Pause(reason, moment.now, detail)
+    task = run.task
+    if task is not None and task.state is not TaskState.LEASED:
+        if task.state is TaskState.READY:
+            withdraw(run, WORKFLOW_TASK)
+        run.task = None
+    run.status = RunStatus.PAUSED
+    record(run, moment, "RunPaused", {"reason": reason, "detail": detail})
+    return True
+
+
+def resume_run(run: Run, moment: Moment) -> None:
+    """Let a paused run go on; what became ready meanwhile is seen at once."""
+    push = push_of(run)
+    if run.is_closed or push.pause is None:
+        raise RunNotActive(f"run {run.run_id} is not paused", run_id=run.run_id)
+    push.pause = None
+    run.status = RunStatus.PENDING
+    record(run, moment, "RunResumed", {})
+    if run.task is None:
+        request_task(run, moment)
+
+
+def carry_steps(run: Run, moment: Moment, carried: list[Carried]) -> None:
+    """Give a new run the finished steps of an older one."""
+    push = push_of(run)
+    for one in carried:
+        step = new_step(run, moment, one.step_id, one.name, one.kind)
+        step.state = StepState.FINISHED
+        step.entry = b"%b:{%b}" % (encode(one.step_id), one.member)
+        push.memo_bytes += len(step.entry)
+        record(
+            run,
+            moment,
+            "StepCompleted",
+            {
+                "index": step.sequence - 1,
+                "step_id": one.step_id,
+                "name": one.name,
+                "kind": one.kind,
+                "attempt": 1,
+                "carried": True,
+                **_outcome(one.member),
+            },
+        )
+
+
+def _outcome(member: bytes) -> dict[str, Raw]:
+    name, _, value = member.partition(b":")
+    return {"output" if name == b'"data"' else "error": Raw(value)}

@@ -1,0 +1,215 @@
+"""What people do to runs: cancel, pause, resume, begin again."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.core import instant
+from perdure.core.limits import (
+    EVENT_DATA_BYTES_MAX,
+    HISTORY_EVENTS_MAX,
+    HISTORY_PAGE_SIZE_MAX,
+    LIST_PAGE_SIZE_DEFAULT,
+    LIST_PAGE_SIZE_MAX,
+)
+from perdure.core.push.control import Carried
+from perdure.core.push.start import PushStart, event_arguments
+from perdure.core.push.step import push_of
+from perdure.core.run.state import Run
+from perdure.engine.beat import Engine
+from perdure.engine.run_control import (
+    ACTION,
+    BeginAgain,
+    CancelPushRun,
+    ControlRun,
+    PauseRun,
+    ResumeRun,
+)
+from perdure.protocols.durablex.listing import find_runs, read_filter
+from perdure.protocols.durablex.requests import bad_request, integer, read_body
+from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.timeline import carried_before, facts_of
+from perdure.protocols.durablex.views import arguments_of
+from perdure.web.message import HttpError, Request, Response
+
+BULK_MAX = 1_000
+
+
+class ReplayBody(Struct):
+    input: Raw | UnsetType = UNSET
+
+
+class RetryBody(Struct):
+    step: str
+
+
+class BulkBody(Struct, rename="camel"):
+    app: str | None = None
+    workflow: str | None = None
+    status: str | None = None
+    run_type: str | None = None
+    since: str | None = None
+
+
+_replay_decoder = msgspec.json.Decoder(ReplayBody)
+_retry_decoder = msgspec.json.Decoder(RetryBody)
+_bulk_decoder = msgspec.json.Decoder(BulkBody)
+
+
+class RunControl:
+    """The routes under /runs that change something."""
+
+    def __init__(self, engine: Engine, runs: Runs, surface: DurablexSurface) -> None:
+        self._engine = engine
+        self._runs = runs
+        self._surface = surface
+
+    async def cancel(self, request: Request) -> Response:
+        """POST /runs/{id}/cancel."""
+        return await self._control(request, CancelPushRun)
+
+    async def pause(self, request: Request) -> Response:
+        """POST /runs/{id}/pause."""
+        return await self._control(request, PauseRun)
+
+    async def resume(self, request: Request) -> Response:
+        """POST /runs/{id}/resume."""
+        return await self._control(request, ResumeRun)
+
+    async def _control(self, request: Request, command: type[ControlRun]) -> Response:
+        actor = request.principal.subject
+        run_id = request.params["run_id"]
+        await self._engine.submit(command(request.namespace, run_id, actor))
+        run = await self._runs.require(request)
+        return self._surface.answer(200, await self._runs.view(run))
+
+    async def replay(self, request: Request) -> Response:
+        """POST /runs/{id}/replay: the same event, or another payload, from the start."""
+        source = await self._require_over(request)
+        body = read_body(request, _replay_decoder) if request.body else ReplayBody()
+        data = None if body.input is UNSET else bytes(body.input)
+        if data is not None and len(data) > EVENT_DATA_BYTES_MAX:
+            raise HttpError(413, "event_too_large", "the input is too large")
+        run_id = await self._replay(source, data, actor=request.principal.subject)
+        return await self._shown(request, run_id)
+
+    async def retry_from_step(self, request: Request) -> Response:
+        """POST /runs/{id}/retry-from-step: with what the steps before it returned."""
+        source = await self._require_over(request)
+        step = read_body(request, _retry_decoder).step
+        whole = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
+        events = await self._engine.store.read_history(source.run_id, 0, whole)
+        told = carried_before(facts_of(events), step)
+        if told is None:
+            raise bad_request(f"run {source.run_id} has no step {step[:64]}")
+        operation = BeginAgain(
+            again(source, arguments_of(events[0])),
+            [Carried(*one) for one in told],
+            action="retry_from_step",
+            actor=request.principal.subject,
+            detail=step,
+        )
+        return await self._shown(request, await self._engine.submit(operation))
+
+    async def bulk_replay(self, request: Request) -> Response:
+        """POST /runs/bulk-replay: every finished run that a filter finds, within a bound."""
+        body = read_body(request, _bulk_decoder)
+        asked = {
+            "app": body.app,
+            "workflow": body.workflow,
+            "status": body.status,
+            "runType": body.run_type,
+            "since": body.since,
+        }
+        query = {name: value for name, value in asked.items() if value}
+        if not query:
+            raise bad_request("a filter is needed")
+        question = read_filter(request.namespace, query, limit=BULK_MAX)
+        found, cursor = await find_runs(self._engine.store, question)
+        over = [run for run in found if run.is_closed]
+        failed = 0
+        for run in over:
+            try:
+                await self._replay(run, None, actor=request.principal.subject, action="bulk_replay")
+            except HttpError:
+                failed += 1
+        told = {
+            "matched": len(over),
+            "replayed": len(over) - failed,
+            "skipped": 0,
+            "failed": failed,
+            "capped": cursor is not None,
+        }
+        return self._surface.answer(200, told)
+
+    async def actions(self, request: Request) -> Response:
+        """GET /control-actions, newest first."""
+        query = request.query
+        limit = integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, LIST_PAGE_SIZE_DEFAULT)
+        wanted, run_id = query.get("action"), query.get("runId")
+        found = await ACTION.read_page(
+            self._engine.store, request.namespace, limit=LIST_PAGE_SIZE_MAX * 20, newest_first=True
+        )
+        rows = []
+        for key, done in found:
+            if wanted in (None, "", done.action) and run_id in (
+                None,
+                "",
+                done.run_id,
+                done.new_run_id,
+            ):
+                row: dict[str, Any] = {
+                    "id": key,
+                    "action": done.action,
+                    "createdAt": instant.text(done.created_at),
+                    "runId": done.run_id,
+                    "newRunId": done.new_run_id,
+                    "actor": done.actor,
+                    "detail": done.detail,
+                }
+                rows.append({name: value for name, value in row.items() if value is not None})
+        return self._surface.answer(200, rows[:limit])
+
+    async def _replay(
+        self, source: Run, data: bytes | None, *, actor: str, action: str = "replay"
+    ) -> str:
+        first = await self._engine.store.read_history(source.run_id, 0, 1)
+        arguments = arguments_of(first[0])
+        if data is not None:
+            arguments = event_arguments(push_of(source).event_name, data)
+        operation = BeginAgain(again(source, arguments), [], action=action, actor=actor)
+        run_id: str = await self._engine.submit(operation)
+        return run_id
+
+    async def _require_over(self, request: Request) -> Run:
+        run = await self._runs.require(request)
+        if not run.is_closed:
+            raise HttpError(409, "run_not_finished", f"run {run.run_id} is not over yet")
+        return run
+
+    async def _shown(self, request: Request, run_id: str) -> Response:
+        request.params["run_id"] = run_id
+        run = await self._runs.require(request)
+        return self._surface.answer(200, await self._runs.view(run))
+
+
+def again(source: Run, arguments: bytes) -> PushStart:
+    """What a run was started with, once more."""
+    push = push_of(source)
+    return PushStart(
+        namespace=source.namespace,
+        app=source.queue,
+        workflow=source.workflow_type,
+        arguments=arguments,
+        event_name=push.event_name,
+        trigger=push.trigger,
+        event_id=push.event_id,
+        pin=push.pin,
+        retry=push.retry,
+        handles_failure=push.handles_failure,
+        session=push.session,
+        tags=push.tags,
+        replay_of=source.run_id,
+    )
