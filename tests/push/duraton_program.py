@@ -1,0 +1,286 @@
+"""Workflows written with the published `duraton` SDK, run against a server and judged here.
+
+Runs in an environment that has the SDK and nothing of ours, and says one line of JSON per case.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+from duraton import NonRetriableError, RetryConfig, define_workflow  # type: ignore[import-not-found]
+from duraton.client.client import AsyncDuratonClient  # type: ignore[import-not-found]
+from duraton.client.options import WaitRunOptions  # type: ignore[import-not-found]
+from duraton.connect import Runner  # type: ignore[import-not-found]
+from duraton.errors import RetryAfterError  # type: ignore[import-not-found]
+
+PATIENCE_SECONDS = 40.0
+tries: dict[str, int] = {}
+
+
+def counted(key: str) -> int:
+    tries[key] = tries.get(key, 0) + 1
+    return tries[key]
+
+
+async def greet(ctx: Any) -> Any:
+    ctx.log("begins")
+    one = await ctx.step.run("one", lambda: {"n": ctx.event.data["n"]})
+    two = await ctx.step.run("two", lambda: one["n"] + 1)
+    return {"sum": one["n"] + two}
+
+
+async def flaky(ctx: Any) -> Any:
+    def body() -> int:
+        number = counted(ctx.run_id)
+        if number < 3:
+            raise ValueError(f"try {number}")
+        return number
+
+    return await ctx.step.run("flaky", body)
+
+
+async def later(ctx: Any) -> Any:
+    def body() -> int:
+        if counted(ctx.run_id) == 1:
+            raise RetryAfterError("not yet", 50)
+        return 2
+
+    return await ctx.step.run("later", body)
+
+
+async def fatal(ctx: Any) -> Any:
+    def body() -> None:
+        raise NonRetriableError("never")
+
+    return await ctx.step.run("fatal", body)
+
+
+async def mourn(ctx: Any) -> Any:
+    await ctx.step.emit("tell", name="mourned", data={"why": ctx.error.message})
+    return ctx.error.message
+
+
+async def naps(ctx: Any) -> Any:
+    await ctx.step.sleep("nap", 50)
+    await ctx.step.sleep_until("until", 1_000)
+    return "rested"
+
+
+async def waits(ctx: Any) -> Any:
+    found = await ctx.step.wait_for_event(
+        "paid", event="paid", timeout="30s", if_=f'event.data.run == "{ctx.run_id}"'
+    )
+    nothing = await ctx.step.wait_for_event("never", event="never", timeout=50)
+    return [found, nothing]
+
+
+async def parent(ctx: Any) -> Any:
+    kid = await ctx.step.run_workflow("kid", name="greet", data={"n": 5})
+    try:
+        await ctx.step.run_workflow("bad kid", name="fatal")
+    except Exception as error:
+        return [kid, str(error)]
+    return None
+
+
+async def branches(ctx: Any) -> Any:
+    async def slow(name: str) -> Any:
+        await ctx.step.sleep(f"nap {name}", 50)
+        return await ctx.step.run(f"after {name}", lambda: name)
+
+    def unsure() -> str:
+        if counted(ctx.run_id) == 1:
+            raise ValueError("once")
+        return "sure"
+
+    return await asyncio.gather(
+        ctx.step.run("a", lambda: 1),
+        slow("x"),
+        slow("y"),
+        ctx.step.run("unsure", unsure),
+        ctx.step.run("b", lambda: 2),
+    )
+
+
+async def many(ctx: Any) -> Any:
+    total = 0
+    for number in range(60):
+        total += await ctx.step.run("again", lambda number=number: number)
+    return total
+
+
+async def boom(ctx: Any) -> Any:
+    raise RuntimeError("boom")
+
+
+async def skips(ctx: Any) -> Any:
+    await ctx.step.skip("gift", "nobody wants one")
+    return "done"
+
+
+SOON = RetryConfig(max_attempts=3, backoff="fixed", initial_delay_ms=20)
+WORKFLOWS = [
+    define_workflow("greet", greet),
+    define_workflow("flaky", flaky, retry=SOON),
+    define_workflow("later", later, retry=SOON),
+    define_workflow("fatal", fatal, retry=SOON, on_failure=mourn),
+    define_workflow("naps", naps),
+    define_workflow("waits", waits),
+    define_workflow("parent", parent),
+    define_workflow("branches", branches, retry=SOON),
+    define_workflow("many", many),
+    define_workflow("boom", boom),
+    define_workflow("skips", skips),
+]
+
+
+class Driver:
+    """A caller of the engine."""
+
+    def __init__(self, client: AsyncDuratonClient, http: httpx.AsyncClient) -> None:
+        self.client = client
+        self.http = http
+
+    async def emit(self, name: str, data: Any = None, **members: Any) -> dict[str, Any]:
+        answer = await self.http.post("/events", json={"name": name, "data": data, **members})
+        assert answer.status_code == 202, answer.text
+        told: dict[str, Any] = answer.json()
+        return told
+
+    async def start(self, name: str, data: Any = None) -> str:
+        return str((await self.emit(name, data))["runId"])
+
+    async def ends(self, run_id: str, status: str = "succeeded") -> Any:
+        run = await self.client.runs.wait(run_id)
+        assert run.status == status, run
+        return run
+
+    async def result(self, name: str, data: Any = None) -> Any:
+        return (await self.ends(await self.start(name, data))).result
+
+
+async def case_steps(driver: Driver) -> None:
+    run_id = await driver.start("greet", {"n": 1})
+    run = await driver.ends(run_id)
+    assert run.result == {"sum": 3}, run
+    assert [(s.name, s.output) for s in await driver.client.runs.steps(run_id)] == [
+        ("one", {"n": 1}),
+        ("two", 2),
+    ]
+    assert [line.message for line in await driver.client.runs.logs(run_id)] == ["begins"]
+
+
+async def case_retries(driver: Driver) -> None:
+    run = await driver.ends(await driver.start("flaky"))
+    assert (run.result, run.attempt, run.error_count) == (3, 3, 2), run
+    assert await driver.result("later") == 2
+
+
+async def case_failures(driver: Driver) -> None:
+    run = await driver.ends(await driver.start("fatal"), "failed")
+    assert run.error.message == "never", run
+    page = await driver.client.runs.list()
+    assert run.id in [one.id for one in page.runs]
+    boom_run = await driver.ends(await driver.start("boom"), "failed")
+    assert boom_run.error.message == "boom", boom_run
+
+
+async def case_time(driver: Driver) -> None:
+    assert await driver.result("naps") == "rested"
+
+
+async def case_events(driver: Driver) -> None:
+    run_id = await driver.start("waits")
+    await driver.client.runs.wait(run_id, _until("waiting"))
+    assert (await driver.emit("paid", {"run": "another"}))["woke"] == 0
+    assert (await driver.emit("paid", {"run": run_id}))["woke"] == 1
+    run = await driver.ends(run_id)
+    assert run.result == [{"run": run_id}, None], run
+
+
+async def case_children(driver: Driver) -> None:
+    assert await driver.result("parent") == [{"sum": 11}, "never"]
+
+
+async def case_branches(driver: Driver) -> None:
+    assert await driver.result("branches") == [1, "x", "y", "sure", 2]
+
+
+async def case_many_steps(driver: Driver) -> None:
+    assert await driver.result("many") == sum(range(60))
+
+
+async def case_skipping(driver: Driver) -> None:
+    run_id = await driver.start("skips")
+    await driver.ends(run_id)
+    assert [step.status for step in await driver.client.runs.steps(run_id)] == ["skipped"]
+
+
+async def case_control(driver: Driver) -> None:
+    run_id = await driver.start("waits")
+    await driver.client.runs.wait(run_id, _until("waiting"))
+    paused = await driver.client.runs.pause(run_id)
+    assert (paused.status, paused.paused_by.reason) == ("paused", "manual"), paused
+    await driver.client.runs.resume(run_id)
+    cancelled = await driver.client.runs.cancel(run_id)
+    assert cancelled.status == "cancelled", cancelled
+    done = await driver.start("greet", {"n": 2})
+    await driver.ends(done)
+    again = await driver.client.runs.replay(done, {"n": 3})
+    assert (await driver.ends(again.id)).result == {"sum": 7}
+    from_two = await driver.client.runs.retry_from_step(done, "two")
+    assert (await driver.ends(from_two.id)).replay_of == done
+    actions = await driver.client.runs.control_actions()
+    assert {"pause", "resume", "cancel", "replay"} <= {one.action for one in actions}
+
+
+async def case_catalogue(driver: Driver) -> None:
+    workflows = await driver.client.workflows.list()
+    assert {one.name for one in workflows} >= {"greet", "many"}, workflows
+    assert [app.name for app in await driver.client.apps.list()] == ["stories"]
+    runners = await driver.client.runners.list()
+    assert [one.live for one in runners if one.runner_id == "r1"] == [True], runners
+
+
+async def case_crowd(driver: Driver) -> None:
+    runs = await asyncio.gather(*(driver.start("greet", {"n": n}) for n in range(40)))
+    ended = await asyncio.gather(*(driver.ends(run_id) for run_id in runs))
+    assert [run.result["sum"] for run in ended] == [2 * n + 1 for n in range(40)]
+
+
+CASES: dict[str, Callable[[Driver], Awaitable[None]]] = {
+    name.removeprefix("case_"): case
+    for name, case in list(globals().items())
+    if name.startswith("case_")
+}
+
+
+def _until(*statuses: str) -> Any:
+    return WaitRunOptions(until=statuses, interval_s=0.02, timeout_s=PATIENCE_SECONDS)
+
+
+async def main(url: str) -> None:
+    async with (
+        Runner(WORKFLOWS, url=url, app="stories", runner="r1"),
+        Runner(WORKFLOWS, url=url, app="stories", runner="r2"),
+        AsyncDuratonClient(url=url) as client,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as http,
+    ):
+        driver = Driver(client, http)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while sum(one.live for one in await client.runners.list()) < 2:
+                pass
+        for name, case in CASES.items():
+            told = {"case": name, "ok": True, "story": ""}
+            try:
+                await asyncio.wait_for(case(driver), PATIENCE_SECONDS)
+            except Exception as error:
+                told |= {"ok": False, "story": f"{type(error).__name__}: {error}"}
+            print(json.dumps(told), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
