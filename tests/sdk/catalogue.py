@@ -202,6 +202,12 @@ CASES = (
         "redrive-again", "a repeated request finds the first, a run that fails again goes on again"
     ),
     Case("redrive-refused", "only the newest run is continued, and only if it failed"),
+    # 25 · service operations
+    Case("service-called-by-client", "a client calls operations and gets results and failures"),
+    Case("service-called-by-program", "a program calls operations between its own steps"),
+    Case("service-begun-by-program", "a program has operations begun and goes on"),
+    Case("service-redriven", "a failed program does not repeat the calls that were answered"),
+    Case("service-cancelled", "a call is cancelled, and with its caller", since="2.12.0"),
     # 23 · standalone activities
     Case("standalone-activity", "an activity runs by itself and is described and listed"),
     Case("standalone-retries", "its retries follow its policy, and its failure is the end"),

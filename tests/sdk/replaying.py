@@ -40,6 +40,9 @@ _OUTCOMES = {
     "ChildRunFailed": "child",
     "ChildRunCancelled": "child",
     "ChildRunTerminated": "child",
+    "ServiceCallCompleted": "service",
+    "ServiceCallFailed": "service",
+    "ServiceCallCancelled": "service",
     "SideEffectRecorded": "marker",
     "VersionMarkerRecorded": "marker",
     "SearchAttributesUpserted": "marker",
@@ -101,7 +104,7 @@ def replay_cold(events: Sequence[Event], *, run_id: str, following: Sequence[Eve
     """Replay the finished run and compare its end; `following` is the run it continued as."""
     closing = next((event for event in events if kind(event) in CLOSING), None)
     assert closing is not None, f"the run is still open: {kinds(events)}"
-    commands = _REPLAYER.replay(list(events), run_id=run_id).commands
+    commands = _commands(events, events, run_id)
     end = commands[-1] if commands else None
     payload = closing["payload"]
 
@@ -121,7 +124,7 @@ def replay_cold(events: Sequence[Event], *, run_id: str, following: Sequence[Eve
         assert end.arguments == decoded(started["payload"]["input"])
     else:
         before = _before_the_closing(events)
-        commands = _REPLAYER.replay(before, run_id=run_id).commands
+        commands = _commands(before, events, run_id)
         ended = [command for command in commands if isinstance(command, _ENDS)]
         if "CooperativeCancellationDelivered" in kinds(events) and ended:
             # The code was asked to cancel, and did not catch it.
@@ -130,6 +133,13 @@ def replay_cold(events: Sequence[Event], *, run_id: str, following: Sequence[Eve
             assert end.exception_type == "WorkflowCancelled"
             return
         assert not ended, f"the run was closed from outside, yet its code ended in {ended!r}"
+
+
+def _commands(seen: Sequence[Event], events: Sequence[Event], run_id: str) -> Sequence[Any]:
+    """What the code asks for after what it has seen of a history."""
+    started = next(event for event in events if kind(event) == "WorkflowStarted")
+    workflow_id = started["payload"]["workflow_instance_id"]
+    return _REPLAYER.replay(list(seen), workflow_id=workflow_id, run_id=run_id).commands
 
 
 def _before_the_closing(events: Sequence[Event]) -> list[Event]:

@@ -30,6 +30,7 @@ ON_BOTH_STORES = {
     "test_push_waiting",
     "test_reading",
     "test_redrive",
+    "test_services",
     "test_registration",
     "test_sessions",
     "test_standalone_activities",

@@ -56,6 +56,22 @@ LEAVES = {
 }
 """Events of one operation; they repeat the metadata of its group (SDK contract, 6.7 and 8.5)."""
 
+CALL = {
+    "sequence",
+    "service_call_id",
+    "endpoint_name",
+    "service_name",
+    "operation_name",
+    "operation_mode",
+    "wait_for",
+    "status",
+    "payload_codec",
+    "caller_workflow_instance_id",
+    "caller_workflow_run_id",
+    "service_call",
+}
+"""Members of every event of a service call (SDK contract, 8.10)."""
+
 ADDITIONS: dict[str, set[str]] = {
     "WorkflowStarted": {"timestamp", "payload_codec", "input"},
     "ActivityScheduled": {"cancellation_policy"},
@@ -93,6 +109,12 @@ ADDITIONS: dict[str, set[str]] = {
         "operation_sequence",
         "operation_sequence_span",
     },
+    "WorkflowFailed": {"failed_step_sequence", "failed_activity_execution_id"},
+    "ActivityCompleted": {"reused_from_run_id"},
+    "ServiceCallStarted": {*CALL, "request_payload"},
+    "ServiceCallCompleted": {*CALL, "response_payload"},
+    "ServiceCallFailed": {*CALL, "message", "exception_type", "failure_category"},
+    "ServiceCallCancelled": {*CALL, "message", "exception_type", "failure_category"},
     "SelectionOperationCancelled": {
         "selection_group_id",
         "member_key",
@@ -123,6 +145,8 @@ OURS: dict[str, set[str]] = {
     # A child that was stopped tells its caller as what, like one that failed does.
     "ChildRunCancelled": {"exception_type"},
     "ChildRunTerminated": {"exception_type"},
+    # A run that continues a failed one says which.
+    "WorkflowStarted": {"redriven_from_run_id"},
 }
 """Members that neither document names. Replay ignores them; each needs a reason."""
 
@@ -359,6 +383,51 @@ def tell_of_updates(wire: Wire) -> None:
     wire.control("POST", "/workflows/updates/cancel", {}).ok()
 
 
+def tell_of_services(wire: Wire) -> None:
+    path = "/service-endpoints/e"
+    handler = {"workflow_type": "Child", "task_queue": "q"}
+    wire.control("PUT", path, {}).ok(201)
+    wire.control("PUT", f"{path}/services/s", {}).ok(201)
+    binding = {"handler_binding_kind": "workflow_run", "handler_binding": handler}
+    wire.control("PUT", f"{path}/services/s/operations/o", binding).ok(201)
+    call = {
+        "type": "start_service_operation",
+        "endpoint_name": "e",
+        "service_name": "s",
+        "operation_name": "o",
+        "request_payload": avro([1])["blob"],
+        "idempotency_key": "k",
+    }
+    for end in ("complete", "fail", "cancel", "refuse"):
+        wire.run_to({**call, "idempotency_key": end}, workflow_id=f"calls-{end}")
+        handling = wire.take()
+        if end == "complete":
+            wire.complete(handling, complete_workflow("done"))
+        elif end == "fail":
+            wire.complete(handling, fail_workflow(exception_type="T"))
+        else:
+            wire.control("POST", f"/workflows/{handling['workflow_id']}/cancel", {}).ok()
+        refused = {**call, "operation_name": "unknown"}
+        wire.complete(wire.take(), refused if end == "refuse" else complete_workflow())
+    wire.complete(wire.take(), complete_workflow())
+
+
+def tell_of_redrive(wire: Wire) -> None:
+    started = wire.run_to(schedule_activity(), workflow_id="redriven")
+    wire.report_attempt(wire.take("activity"), "complete").ok()
+    wire.complete(wire.take(), schedule_activity())
+    attempt = wire.take("activity")
+    wire.report_attempt(attempt, "fail", failure={"message": "no"}).ok()
+    marks = {
+        "failed_step_sequence": 2,
+        "failed_activity_execution_id": attempt["activity_execution_id"],
+    }
+    wire.complete(wire.take(), fail_workflow(**marks))
+    run_id = started["run_id"]
+    wire.control("POST", f"/workflows/redriven/runs/{run_id}/redrive", {}).ok(202)
+    wire.complete(wire.take(), complete_workflow())
+
+
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
     """Everything that a server wrote while all of this happened to it."""
@@ -375,6 +444,8 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
             tell_of_groups,
             tell_of_selections,
             tell_of_updates,
+            tell_of_services,
+            tell_of_redrive,
         ):
             tell(wire)
         told: list[Json] = []

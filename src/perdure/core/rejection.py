@@ -143,6 +143,41 @@ class InvalidStreamName(Rejection):
     reason = "invalid_stream_name"
 
 
+# Services.
+class ServiceEntryNotFound(Rejection):
+    """The catalogue has no endpoint, service or operation of this name."""
+
+    reason = "service_entry_not_found"
+
+
+class EndpointHasServices(Rejection):
+    reason = "endpoint_has_services"
+
+
+class ServiceHasOperations(Rejection):
+    reason = "service_has_operations"
+
+
+class OperationHasServiceCalls(Rejection):
+    reason = "operation_has_service_calls"
+
+
+class ServiceCallNotFound(Rejection):
+    reason = "service_call_not_found"
+
+
+class ServiceCallRejected(Rejection):
+    """The call is not made; `outcome` says why."""
+
+    reason = "service_call_rejected"
+
+
+class ServiceCallFailed(Rejection):
+    """The call was made, and its handler failed or was stopped."""
+
+    reason = "service_call_failed"
+
+
 # Updates, as their callers hear of them.
 class UpdateRejected(Rejection):
     """Not accepted: the run is closed, or its code has no such update."""

@@ -14,7 +14,10 @@ from perdure.core.run.effect import (
     CancelChild,
     CloseChild,
     Effect,
+    LeaveServiceCall,
     StartRun,
+    StartServiceCall,
+    TellCallers,
     TellParent,
     TellParentContinued,
 )
@@ -24,6 +27,7 @@ from perdure.core.run.state import Dialect, Run
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, StartCalled, call_ended
+from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
 from perdure.engine.world import World
 
 
@@ -46,6 +50,12 @@ def follow(effect: Effect) -> Operation:
             return FollowEnd(effect)
         case Listened():
             return NoteWaiter(effect)
+        case StartServiceCall():
+            return AttachCall(effect) if effect.attached else DispatchCall(effect)
+        case TellCallers():
+            return CallEnds(effect)
+        case LeaveServiceCall():
+            return CallerLeaves(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:

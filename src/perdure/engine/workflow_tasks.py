@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.core.rejection import TaskNotFound
-from perdure.core.run.command import Command
+from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
 from perdure.core.run.message_stream import Consumption
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Cancellation, Run, TaskReceipt, TaskState
 from perdure.core.run.task import release_task, renew_task, require_lease
 from perdure.engine.operation import Operation
+from perdure.engine.service_calls import PlannedCall
 from perdure.engine.world import World
+from perdure.store.interface import RecordKey
 
 
 class TaskOperation(Operation):
@@ -46,7 +48,7 @@ class TaskCompleted(Struct, frozen=True):
 class CompleteWorkflowTask(TaskOperation):
     """The worker's commands."""
 
-    __slots__ = ("_commands", "_consumption")
+    __slots__ = ("_called", "_commands", "_consumption")
     name = "complete_workflow_task"
 
     def __init__(
@@ -60,11 +62,23 @@ class CompleteWorkflowTask(TaskOperation):
         super().__init__(namespace, run_id, report)
         self._commands = commands
         self._consumption = consumption or NOTHING_READ
+        calls = (c for c in commands if isinstance(c, StartServiceOperation))
+        called = next(calls, None)
+        self._called = None if called is None else PlannedCall(namespace, called)
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return () if self._called is None else self._called.records()
 
     def decide(self, world: World) -> TaskCompleted:
         run = self.require_run(world)
         before = run.last_task
-        receipt = complete_task(run, world.moment, self._report, self._commands, self._consumption)
+        read = self._consumption
+        if self._called is None:
+            receipt = complete_task(run, world.moment, self._report, self._commands, read)
+        else:
+            plan = self._called.plan(world)
+            receipt = complete_task(run, world.moment, self._report, self._commands, read, plan)
+            self._called.note(world, run)
         if receipt is not before:
             world.changed(run)
         return TaskCompleted(run.run_id, str(run.status), receipt)

@@ -25,6 +25,7 @@ from perdure.engine.granting import Granting
 from perdure.engine.intake import SEEN, ForgetSeen
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.registering import RUNNER, RunnerDue
+from perdure.engine.service_calls import CALL, KEY, ForgetCall
 from perdure.engine.sessions import SESSION
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
@@ -37,6 +38,7 @@ from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
+from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -229,6 +231,8 @@ class Server:
         )
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(SEEN.name, ForgetSeen)
+        for kind in (CALL.name, KEY.name):
+            self.deadlines.on_record(kind, ForgetCall)
         self.app = Application(
             Router(
                 push_routes
@@ -239,6 +243,7 @@ class Server:
                     updates,
                     Activities(self.engine, ids, control_surface),
                     Redriving(self.engine, control_surface.of("redrive")),
+                    Services(self.engine, clock, ids, self.update_waiters, control_surface),
                     sessions,
                     message_streams,
                     Cancelling(self.engine, control_surface, worker_surface),

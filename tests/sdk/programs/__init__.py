@@ -9,6 +9,7 @@ from tests.sdk.programs import (
     plain,
     queries,
     recovering,
+    services,
     updates,
     waits,
 )
@@ -25,6 +26,7 @@ _CHAPTERS = [
     journeys,
     queries,
     recovering,
+    services,
 ]
 
 if since("2.0.0"):

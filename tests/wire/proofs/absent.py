@@ -83,9 +83,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         no_worker_route(f"{NOTHING}/local-activities/prepare"),
         no_worker_route(f"{NOTHING}/local-activities/checkpoint-group"),
     ),
-    ("command.start_service_operation",): no_command(
-        "start_service_operation", endpoint_name="e", service_name="s", operation_name="o"
-    ),
 }
 
 

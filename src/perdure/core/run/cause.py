@@ -14,6 +14,7 @@ from perdure.core.run.state import (
     Operation,
     PushStep,
     Run,
+    ServiceCall,
     SignalWait,
     StepState,
     TaskKind,
@@ -212,6 +213,15 @@ def _operation(operation: Operation) -> Cause:
                 text=f"waits for {what}{_until(operation.fire_at)}{_by(operation)}",
                 sequence=operation.sequence,
                 name=operation.key,
+                until=operation.fire_at,
+            )
+        case ServiceCall():
+            return Cause(
+                kind="service_call",
+                text=f"waits for service operation {operation.name} of namespace "
+                f"{operation.namespace}, call {operation.call_id}{_until(operation.fire_at)}",
+                sequence=operation.sequence,
+                name=operation.name,
                 until=operation.fire_at,
             )
         case SignalWait():

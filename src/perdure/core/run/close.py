@@ -7,7 +7,15 @@ from perdure.core.push.effect import Ended
 from perdure.core.push.step import let_steps_go
 from perdure.core.run.cancellation import carry_over
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
-from perdure.core.run.effect import CloseChild, Effect, StartRun, TellParent, TellParentContinued
+from perdure.core.run.effect import (
+    CloseChild,
+    Effect,
+    LeaveServiceCall,
+    StartRun,
+    TellCallers,
+    TellParent,
+    TellParentContinued,
+)
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
@@ -20,6 +28,7 @@ from perdure.core.run.state import (
     Dialect,
     Failure,
     Run,
+    ServiceCall,
     Signal,
     StreamMessage,
     Timer,
@@ -338,6 +347,9 @@ def _close(
     run.closed_at = moment.now
     for place, operation in run.operations.items():
         run.unsaved.operations.add(place)
+        if isinstance(operation, ServiceCall) and operation.outcome is None:
+            left = LeaveServiceCall(run.run_id, operation, f"its caller was closed as {reason}")
+            run.unsaved.effects.append(left)
         if isinstance(operation, Activity):
             _forget_ready(run, place)
             if run.hosted is not None:
@@ -381,6 +393,8 @@ def _forget_ready(run: Run, place: int) -> None:
 def _tell_parent(run: Run, output: bytes | None) -> None:
     if run.parent is not None:
         run.unsaved.effects.append(TellParent(run, output))
+    if run.served is not None:
+        run.unsaved.effects.append(TellCallers(run, output))
 
 
 def overdue(run: Run, now: int) -> bool:

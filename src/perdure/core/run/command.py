@@ -39,6 +39,25 @@ class StartChild(Authored, frozen=True, kw_only=True):
     run_timeout_seconds: int | None = None
 
 
+class StartServiceOperation(Struct, frozen=True, kw_only=True):
+    """Call an operation of a service. Such calls are awaited one at a time, never in groups."""
+
+    endpoint: str
+    service: str
+    operation: str
+    arguments: bytes | None = None
+    namespace: str | None = None
+    idempotency_key: str | None = None
+    mode: str | None = None
+    wait_for: str | None = None
+    wait_timeout_seconds: int | None = None
+    target_workflow_id: str | None = None
+    queue: str | None = None
+    business_key: str | None = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+
+
 class OpenConditionWait(Authored, frozen=True, kw_only=True):
     key: str | None = None
     fingerprint: str | None = None
@@ -157,7 +176,12 @@ class ContinueAsNew(Struct, frozen=True, kw_only=True):
 
 
 Blocking: TypeAlias = (
-    ScheduleActivity | StartTimer | StartChild | OpenConditionWait | OpenSignalWait
+    ScheduleActivity
+    | StartTimer
+    | StartChild
+    | StartServiceOperation
+    | OpenConditionWait
+    | OpenSignalWait
 )
 Marker: TypeAlias = (
     RecordSideEffect
@@ -170,7 +194,14 @@ Terminal: TypeAlias = CompleteRun | FailRun | ContinueAsNew
 UpdateOutcome: TypeAlias = CompleteUpdate | FailUpdate
 Command: TypeAlias = Blocking | Marker | CancelSelectionOperation | UpdateOutcome | Terminal
 
-BLOCKING = (ScheduleActivity, StartTimer, StartChild, OpenConditionWait, OpenSignalWait)
+BLOCKING = (
+    ScheduleActivity,
+    StartTimer,
+    StartChild,
+    StartServiceOperation,
+    OpenConditionWait,
+    OpenSignalWait,
+)
 SCHEDULABLE = (ScheduleActivity, StartTimer, StartChild)
 UPDATE_OUTCOMES = (CompleteUpdate, FailUpdate)
 UNNUMBERED = (CancelSelectionOperation, CompleteUpdate, FailUpdate)

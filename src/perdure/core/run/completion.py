@@ -30,6 +30,7 @@ from perdure.core.run.command import (
     RecordVersionMarker,
     ScheduleActivity,
     StartChild,
+    StartServiceOperation,
     StartTimer,
     UpsertMemo,
     UpsertSearchAttributes,
@@ -43,6 +44,7 @@ from perdure.core.run.local import record_local_activity
 from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json
+from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
 from perdure.core.run.settle import drop_operation, record_held, settle
 from perdure.core.run.state import (
     Activity,
@@ -72,6 +74,10 @@ from perdure.core.run.task import (
 from perdure.core.run.update import finish_update
 from perdure.core.run.wait import close_wait_before, open_condition_wait, open_signal_wait
 
+_NO_SERVICE = ServicePlan(
+    refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")
+)
+
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 """The failure type by which the 2.12 SDK says that it has nothing to add yet."""
 
@@ -93,8 +99,12 @@ def complete_task(
     report: TaskReport,
     commands: Sequence[Command],
     consumption: Consumption = NOTHING_READ,
+    service: ServicePlan = _NO_SERVICE,
 ) -> TaskReceipt:
-    """Apply the commands of a leased task. A repeated report gets the recorded answer."""
+    """Apply the commands of a leased task. A repeated report gets the recorded answer.
+
+    `service` is what the catalogue says to the call of a service operation among them.
+    """
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if receipt is not None:
         return receipt
@@ -117,7 +127,7 @@ def complete_task(
         commands = _finish_update(run, moment, commands)
     if commands or task.kind is TaskKind.PROGRESS:
         _close_open_wait(run, moment, task, commands)
-        _apply(run, moment, commands, receipt)
+        _apply(run, moment, commands, receipt, service)
     if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
     if _must_look_again(run, commands) and run.history_count > told:
@@ -193,6 +203,8 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
             rebase.metadata(path, sequence)
         if not isinstance(command, _WITHOUT_SEQUENCE):
             sequence += 1
+    if sum(isinstance(command, StartServiceOperation) for command in commands) > 1:
+        raise InvalidCommands("service operations are called one at a time")
     ending = commands[-1] if endings else None
     if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
         raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
@@ -295,13 +307,24 @@ def _close_open_wait(
     close_wait_before(run, moment, task, again)
 
 
-def _apply(run: Run, moment: Moment, commands: Sequence[Command], receipt: TaskReceipt) -> None:
+def _apply(
+    run: Run,
+    moment: Moment,
+    commands: Sequence[Command],
+    receipt: TaskReceipt,
+    service: ServicePlan,
+) -> None:
     blocked = is_blocked(run)
     rebase = Rebase()
     ungrouped: list[Operation] = []
     for command in commands:
         if blocked and isinstance(command, BLOCKING):
             # The code stands where it stood; this step is open already.
+            continue
+        if isinstance(command, StartServiceOperation):
+            sequence, _ = _allot(run, None, rebase)
+            called = open_service_call(run, moment, command, service, sequence)
+            arm(run, operation_due(called))
             continue
         opened = _apply_one(run, moment, command, rebase)
         if opened is None:
@@ -319,6 +342,8 @@ def _apply(run: Run, moment: Moment, commands: Sequence[Command], receipt: TaskR
 
 def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
     match command:
+        case StartServiceOperation():
+            raise AssertionError("calls of services are made with a word of the catalogue")
         case ScheduleActivity():
             sequence, metadata = _allot(run, command.path, rebase)
             return open_activity(run, moment, command, sequence, metadata)

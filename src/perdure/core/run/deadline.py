@@ -12,6 +12,7 @@ from perdure.core.run.state import (
     Operation,
     PushStep,
     Run,
+    ServiceCall,
     SignalWait,
     TaskState,
     Timer,
@@ -54,7 +55,7 @@ def operation_due(operation: Operation) -> int | None:
         if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
             return operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
-    if isinstance(operation, Timer | ConditionWait | SignalWait | PushStep):
+    if isinstance(operation, Timer | ConditionWait | SignalWait | ServiceCall | PushStep):
         return operation.fire_at
     return None
 

@@ -7,6 +7,7 @@ from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
 from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
 from perdure.core.run.history import held
 from perdure.core.run.moment import Moment
+from perdure.core.run.service import time_out_service_call
 from perdure.core.run.settle import resolve, settle
 from perdure.core.run.state import (
     WORKFLOW_TASK,
@@ -15,6 +16,7 @@ from perdure.core.run.state import (
     Operation,
     PushStep,
     Run,
+    ServiceCall,
     SignalWait,
     TaskState,
     Timer,
@@ -80,6 +82,8 @@ def _fire_operation(run: Run, moment: Moment, operation: Operation) -> None:
                 "fired_at": instant.text(moment.now),
             }
             resolve(run, operation, held("TimerFired", fired, operation))
+        case ServiceCall():
+            time_out_service_call(run, operation)
         case ConditionWait() | SignalWait():
             time_out_wait(run, moment, operation)
         case PushStep():

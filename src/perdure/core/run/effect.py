@@ -5,7 +5,9 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from perdure.core.push.effect import PushEffect
-from perdure.core.run.state import Cancellation, Run
+from perdure.core.run.binding import Binding
+from perdure.core.run.command import StartServiceOperation
+from perdure.core.run.state import Cancellation, Run, ServiceCall
 
 
 class StartRun(Struct, frozen=True):
@@ -43,6 +45,40 @@ class CancelChild(Struct, frozen=True):
     origin: Cancellation
 
 
+class StartServiceCall(Struct, frozen=True):
+    """A run calls a service operation. `attached` calls were made before, under the same key."""
+
+    run: Run
+    command: StartServiceOperation
+    call: ServiceCall
+    binding: Binding | None
+    attached: bool
+    waits: bool
+
+
+class TellCallers(Struct, frozen=True):
+    """A run that handled a service call has ended; those who wait for the call learn it."""
+
+    handler: Run
+    output: bytes | None
+
+
+class LeaveServiceCall(Struct, frozen=True):
+    """A run closed that waited for a service call."""
+
+    run_id: str
+    call: ServiceCall
+    reason: str
+
+
 Effect: TypeAlias = (
-    StartRun | TellParent | TellParentContinued | CloseChild | CancelChild | PushEffect
+    StartRun
+    | TellParent
+    | TellParentContinued
+    | CloseChild
+    | CancelChild
+    | StartServiceCall
+    | TellCallers
+    | LeaveServiceCall
+    | PushEffect
 )

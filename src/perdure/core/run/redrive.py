@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from perdure.core import limits
-from perdure.core.payload import Frame, PayloadError, decode
+from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
 from perdure.core.rejection import RunNotFailed, StructuralLimitExceeded
 from perdure.core.run.message_stream import message_of, resume_streams
 from perdure.core.run.moment import Moment
@@ -60,6 +60,9 @@ _CLOSING_STEPS = {"ActivityCancelled", "TimerCancelled", "ParentClosePolicyAppli
 """What a run that passes its deadline notes just before its last event."""
 
 
+_SERVICE_RESULT = "durable-workflow.v2.sdk-python.nexus-operation-result"
+
+
 class _Level(Struct):
     parallel_group_base_sequence: int
 
@@ -68,6 +71,8 @@ class _Payload(Struct):
     sequence: int | None = None
     parallel_group_path: list[_Level] | None = None
     timer_kind: str | None = None
+    wait_for: str | None = None
+    operation_mode: str | None = None
     selection_group_base_sequence: int | None = None
     member_base_sequence: int | None = None
     member_size: int = 1
@@ -79,6 +84,7 @@ class _Payload(Struct):
     memo: dict[str, Any] | None = None
     search_attributes: dict[str, Any] | None = None
     merged: Raw = Raw(b"null")
+    result: Raw = Raw(b"null")
     workflow_command_id: str = ""
     signal_id: str = ""
     signal_name: str = ""
@@ -187,6 +193,7 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
             case _:
                 pass
         # Behind the two events with which every run begins.
+        encoded = _without_key(event, encoded)
         copied.append(_renumbered(encoded, len(copied) + 3, event.event_type, run_id))
     return Prefix(
         run_id=run_id,
@@ -354,13 +361,20 @@ def _read_steps(events: list[_Event]) -> dict[int, _Step]:
                 base = together = sequence if together is None else together
             is_wait = event.event_type in _WAITS and not path
             steps[sequence] = _Step(base, is_wait, told.activity_execution_id)
+            if event.event_type == "ServiceCallStarted":
+                at_once = told.wait_for == "accepted" or told.operation_mode == "async"
+                steps[sequence].ended = at_once
+                together = None
             continue
         if event.event_type in _SUCCESSES or event.event_type in _FAILURES:
             step = steps.get(sequence)
             together = None
             timeout_of_wait = told.timer_kind is not None and event.event_type == "TimerCancelled"
-            if step is None or position >= closing or timeout_of_wait:
+            if position >= closing or timeout_of_wait:
                 continue
+            if step is None:
+                # A call that was refused was never begun.
+                step = steps[sequence] = _Step(sequence, is_wait=False)
             step.ended = True
             step.failed = event.event_type in _FAILURES
         elif sequence not in steps:
@@ -419,6 +433,30 @@ def _renumbered(encoded: bytes, sequence: int, event_type: str, run_id: str) -> 
     if event_type == "ActivityCompleted" and b'"reused_from_run_id":' not in rest:
         rest = rest[:-2] + f',"reused_from_run_id":"{run_id}"}}}}'.encode()
     return b'%b,"sequence":%d,%b' % (head, sequence, rest)
+
+
+def _without_key(event: _Event, encoded: bytes) -> bytes:
+    """The code derives the key of a service call from its run, so that of another is left out.
+
+    SDKs before 2.12 keep what became of a call as a side effect, and the key within.
+    """
+    if event.event_type.startswith("ServiceCall"):
+        document = msgspec.json.decode(encoded)
+        document["payload"].get("service_call", {}).pop("idempotency_key", None)
+        return msgspec.json.encode(document)
+    if event.event_type != "SideEffectRecorded":
+        return encoded
+    try:
+        blob = msgspec.json.decode(event.payload.result, type=str)
+        value, frame = decode(blob), frame_of(blob)
+    except (msgspec.DecodeError, PayloadError):
+        return encoded
+    if not isinstance(value, dict) or value.get("schema") != _SERVICE_RESULT or frame is None:
+        return encoded
+    value.pop("idempotency_key", None)
+    document = msgspec.json.decode(encoded)
+    document["payload"]["result"] = encode(value, frame)
+    return msgspec.json.encode(document)
 
 
 def _merged_memo(told: _Payload) -> dict[str, Any]:

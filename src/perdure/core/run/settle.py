@@ -22,6 +22,7 @@ from perdure.core.run.state import (
     Operation,
     PushStep,
     Run,
+    ServiceCall,
     Signal,
     SignalWait,
     StreamMessage,
@@ -342,6 +343,15 @@ def resume_context(operation: Operation, event_type: str) -> dict[str, str | int
                 "resume_source_kind": "timer",
                 "resume_source_id": operation.timer_id,
                 "timer_id": operation.timer_id,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+        case ServiceCall():
+            return {
+                "workflow_wait_kind": "service_operation",
+                "open_wait_id": f"service-call:{operation.call_id}",
+                "resume_source_kind": "service_call",
+                "resume_source_id": operation.call_id,
                 "workflow_sequence": operation.sequence,
                 "workflow_event_type": event_type,
             }

@@ -146,6 +146,7 @@ def start_successor(
         fairness_weight=run.fairness_weight,
         build_id=run.build_id,
         parent=link or run.parent,
+        served=run.served,
         continued_from_run_id=run.run_id if continued else None,
         keeps_signals=run.keeps_signals,
         validators=list(run.validators),

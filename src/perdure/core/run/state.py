@@ -340,7 +340,31 @@ class PushStep(Step, kw_only=True, tag="step"):
         return self.state is not StepState.FINISHED
 
 
-Operation: TypeAlias = Activity | Timer | Child | ConditionWait | SignalWait | PushStep
+class ServiceCall(Step, kw_only=True, tag="service"):
+    """A call of a service operation that this run waits for, in this namespace or another."""
+
+    call_id: str
+    namespace: str
+    endpoint: str
+    service: str
+    operation: str
+    mode: str
+    wait_for: str
+    idempotency_key: str | None = None
+    fire_at: int | None = None
+
+    @property
+    def identity(self) -> str:
+        return self.call_id
+
+    @property
+    def name(self) -> str:
+        return f"{self.endpoint}/{self.service}/{self.operation}"
+
+
+Operation: TypeAlias = (
+    Activity | Timer | Child | ConditionWait | SignalWait | ServiceCall | PushStep
+)
 
 
 class GroupMode(StrEnum):
@@ -394,6 +418,13 @@ class Hosted(Struct):
     retry: RetryPolicy | None = None
     attempt: int = 0
     heartbeat_at: int | None = None
+
+
+class Served(Struct):
+    """The call of a service operation that a run handles."""
+
+    path: str
+    call_id: str
 
 
 class Parent(Struct):
@@ -634,6 +665,8 @@ class Run(Struct):
     reopened_from: int | None = None
     dialect: Dialect = Dialect.PULL
     push: Push | None = None
+    # The call of a service operation that this run handles.
+    served: Served | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -97,6 +97,30 @@ class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
     run_timeout_seconds: Seconds | None = None
 
 
+class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=True):
+    endpoint_name: Name255
+    service_name: Name255
+    operation_name: Name255
+    request_payload: Payload = UNSET
+    payload_codec: str | None = None
+    metadata: dict[str, Any] | None = None
+    namespace: OptionalName = None
+    caller_namespace: OptionalName = None
+    idempotency_key: OptionalName = None
+    mode_override: str | None = None
+    wait_for: str | None = None
+    wait_timeout_seconds: Seconds | None = None
+    target_workflow_instance_id: (
+        Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9._:-]+\Z")] | None
+    ) = None
+    target_workflow_run_id: OptionalName = None
+    queue: OptionalName = None
+    business_key: OptionalName = None
+    memo: dict[str, Any] | None = None
+    search_attributes: dict[str, Any] | None = None
+    duplicate_start_policy: str | None = None
+
+
 class WireOpenConditionWait(Grouped, tag="open_condition_wait", kw_only=True):
     condition_key: str | None = None
     condition_definition_fingerprint: str | None = None
@@ -176,6 +200,7 @@ WireCommand = (
     WireScheduleActivity
     | WireStartTimer
     | WireStartChild
+    | WireStartServiceOperation
     | WireOpenConditionWait
     | WireOpenSignalWait
     | WireRecordSideEffect
@@ -213,6 +238,8 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
             return c.StartTimer(delay_seconds=wire.delay_seconds, path=_path(wire))
         case WireStartChild():
             return _start_child(wire, at)
+        case WireStartServiceOperation():
+            return _start_service_operation(wire, at)
         case WireOpenConditionWait():
             return c.OpenConditionWait(
                 key=wire.condition_key,
@@ -340,10 +367,70 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
     )
 
 
+def _start_service_operation(wire: WireStartServiceOperation, at: str) -> c.StartServiceOperation:
+    require_call_options(
+        mode=wire.mode_override,
+        wait_for=wire.wait_for,
+        duplicate_policy=wire.duplicate_start_policy,
+        target_run_id=wire.target_workflow_run_id,
+        idempotency_key=wire.idempotency_key,
+        prefix=f"{at}.",
+    )
+    if wire.payload_codec not in (None, "avro"):
+        raise InvalidRequest(f"{at}.payload_codec", "the codec is avro")
+    memo, attributes = wire.memo or {}, wire.search_attributes or {}
+    check_memo(memo, f"{at}.memo")
+    check_search_attributes(attributes, f"{at}.search_attributes")
+    return c.StartServiceOperation(
+        endpoint=wire.endpoint_name,
+        service=wire.service_name,
+        operation=wire.operation_name,
+        arguments=require_payload(wire.request_payload, f"{at}.request_payload"),
+        namespace=(wire.namespace or "").lower() or None,
+        idempotency_key=wire.idempotency_key or None,
+        mode=wire.mode_override,
+        wait_for=wire.wait_for,
+        wait_timeout_seconds=wire.wait_timeout_seconds,
+        target_workflow_id=wire.target_workflow_instance_id,
+        queue=wire.queue or None,
+        business_key=wire.business_key,
+        memo=memo,
+        search_attributes=attributes,
+    )
+
+
 def require_workflow_type(workflow_type: str | None, field: str) -> None:
     """Refuse a type that no workflow may have."""
     if workflow_type == HOST_TYPE:
         raise InvalidRequest(field, f"{HOST_TYPE} is kept for standalone activities")
+
+
+def require_call_options(
+    *,
+    mode: str | None,
+    wait_for: str | None,
+    duplicate_policy: str | None,
+    target_run_id: str | None,
+    idempotency_key: str | None,
+    prefix: str,
+) -> None:
+    """Refuse options of a call that make no sense, or that nobody would carry out."""
+    if mode not in (None, "sync", "async"):
+        raise InvalidRequest(f"{prefix}mode_override", "must be sync or async")
+    if wait_for not in (None, "accepted", "completed"):
+        raise InvalidRequest(f"{prefix}wait_for", "must be accepted or completed")
+    if duplicate_policy not in (None, "fail"):
+        raise InvalidRequest(f"{prefix}duplicate_start_policy", "must be fail")
+    if target_run_id is not None:
+        raise InvalidRequest(f"{prefix}target_workflow_run_id", "every call has a run of its own")
+    if idempotency_key is not None and not idempotency_key.isprintable():
+        raise InvalidRequest(f"{prefix}idempotency_key", "must be printable")
+
+
+def check_memo(memo: dict[str, Any], field: str) -> None:
+    if len(msgspec.json.encode(memo)) > limits.MEMO_BYTES_MAX:
+        raise InvalidRequest(field, f"at most {limits.MEMO_BYTES_MAX} bytes")
+    require_storable(memo, field)
 
 
 def retry_policy(wire: WireRetryPolicy | None) -> RetryPolicy | None:

@@ -60,6 +60,7 @@ SUPPORTED_COMMANDS = (
     "open_signal_wait",
     "cancel_selection_operation",
     "record_local_activity",
+    "start_service_operation",
 )
 
 REQUEST_CONTRACT: dict[str, Any] = {

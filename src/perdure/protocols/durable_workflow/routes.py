@@ -10,6 +10,7 @@ from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
@@ -29,6 +30,7 @@ from perdure.web.routing import PUBLIC, Route, Surface
 ANY_ROLE = frozenset({"worker", "operator", "admin"})
 WORKER = frozenset({"worker"})
 OPERATOR = frozenset({"operator", "admin"})
+ADMIN = frozenset({"admin"})
 
 
 def routes(
@@ -38,6 +40,7 @@ def routes(
     updates: Updates,
     standalone: Activities,
     redriving: Redriving,
+    services: Services,
     sessions: SessionPlane,
     message_streams: MessageStreams,
     cancelling: Cancelling,
@@ -104,6 +107,10 @@ def routes(
     messages = f"{flow}/message-streams/{{stream_name}}/messages"
     append = message_streams.append
     table.append(Route("POST", messages, OPERATOR, message_streams.surface, append))
+    for base in (flow, run):
+        path = f"{base}/nexus-operations"
+        table.append(Route("GET", path, OPERATOR, services.surface, services.list_of_run))
+    table += _service_routes(services)
     registration = "/api/worker/registrations/{worker_id}"
     table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
     for method, path, handler in (
@@ -138,6 +145,35 @@ def routes(
         ("POST", f"{query}/fail", queries.fail),
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler))
+    return table
+
+
+def _service_routes(services: Services) -> list[Route]:
+    endpoints = "/api/service-endpoints"
+    service = f"{endpoints}/{{endpoint}}/services"
+    operation = f"{service}/{{service}}/operations"
+    one = f"{operation}/{{operation}}"
+    at = services.surface
+    table = [Route("PUT", one, ADMIN, at, services.put_operation)]
+    for collection, name in ((endpoints, "endpoint"), (service, "service")):
+        table.append(Route("PUT", f"{collection}/{{{name}}}", ADMIN, at, services.put))
+    for collection, item in (
+        (endpoints, f"{endpoints}/{{endpoint}}"),
+        (service, f"{service}/{{service}}"),
+        (operation, one),
+    ):
+        table += [
+            Route("GET", collection, OPERATOR, at, services.list_entries),
+            Route("GET", item, OPERATOR, at, services.describe),
+            Route("DELETE", item, ADMIN, at, services.remove),
+        ]
+    calls = f"{one}/service-calls"
+    table += [
+        Route("POST", f"{one}/execute", OPERATOR, at, services.execute),
+        Route("GET", calls, OPERATOR, at, services.list_calls),
+        Route("GET", f"{calls}/{{call_id}}", OPERATOR, at, services.describe_call),
+        Route("POST", f"{calls}/{{call_id}}/cancel", OPERATOR, at, services.cancel_call),
+    ]
     return table
 
 

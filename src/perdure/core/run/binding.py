@@ -1,0 +1,20 @@
+"""What handles the calls of a service operation."""
+
+from msgspec import Struct
+
+from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+
+WORKFLOW_RUN = "workflow_run"
+ACTIVITY_EXECUTION = "activity_execution"
+
+
+class Binding(Struct, frozen=True, kw_only=True):
+    """A run for each call. `name` is a workflow type, or an activity type."""
+
+    kind: str
+    name: str
+    queue: str
+    execution_timeout_seconds: int | None = None
+    run_timeout_seconds: int | None = None
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = ActivityTimeouts()
