@@ -56,7 +56,11 @@ class Invoker:
         """The lease of a pass is on disk: bring it to its runner."""
         call = Call(runner, run, self._clock.now())
         self._calls[call.call_id] = call
-        runner.link.carry(call, run)
+        if runner.is_gone:
+            # It left between the beat that chose it and the end of its commit.
+            self.finish(call, Broke(error=error_of("the runner has gone"), logs=[]))
+        else:
+            runner.link.carry(call, run)
 
     def finish(self, call: Call, reply: PassReply) -> None:
         """A pass is over: have its answer decided."""

@@ -1,0 +1,385 @@
+"""Our own runner SDK against a real server, on SQLite and on PostgreSQL with two processes."""
+
+import asyncio
+import contextlib
+import itertools
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from perdure.sdk import (
+    ApiError,
+    App,
+    Client,
+    Connection,
+    Context,
+    NonRetriableError,
+    Retry,
+    RetryAfterError,
+    Run,
+    RunFailedError,
+    StepFailedError,
+)
+from perdure.sdk.session import Session
+from tests.support.postgres import Cluster
+from tests.support.server import STORES, ServerProcess
+
+LIMIT_SECONDS = 90
+
+
+@pytest.fixture(params=STORES)
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
+    if request.param == "sqlite":
+        process = ServerProcess(tmp_path / "perdure.db")
+    else:
+        cluster: Cluster = request.getfixturevalue("postgres_cluster")
+        process = ServerProcess(cluster.fresh_database(), log_path=tmp_path / "log", processes=2)
+    with process:
+        yield process
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await story()
+
+    uvloop.run(main())
+
+
+@contextlib.asynccontextmanager
+async def connected(app: App, server: ServerProcess) -> AsyncIterator[Client]:
+    """A runner of the app, and a client of the same engine, once the app is known there."""
+    async with (
+        Connection(app, engine_url=server.url, redial_seconds=0.05, redial_seconds_max=0.2),
+        Client(engine_url=server.url, app=app.name) as client,
+    ):
+        await known(client, app)
+        yield client
+
+
+async def known(client: Client, app: App) -> None:
+    """Wait until the engine has all workflows of the app."""
+    names = {workflow.name for workflow in app}
+    while not names <= {row["name"] for row in await client.workflows()}:
+        continue
+
+
+async def until_waiting(client: Client, run_id: str, step: str) -> None:
+    """Wait until a run has come to a step."""
+    while step not in {row.name for row in await client.steps(run_id)}:
+        continue
+
+
+async def started(client: Client, event: str, data: object) -> str:
+    sent = await client.send(event, data)
+    assert sent.run_id is not None
+    return sent.run_id
+
+
+async def finished(client: Client, run_id: str) -> Run:
+    return await client.wait(run_id, timeout_seconds=LIMIT_SECONDS)
+
+
+def test_a_run_uses_everything_and_ends(server: ServerProcess) -> None:
+    app = App("shop")
+    shipped: asyncio.Queue[object] = asyncio.Queue()
+
+    @app.workflow("fulfil", on="order.created", retry=Retry(3, delay="20ms"))
+    async def fulfil(ctx: Context) -> object:
+        async def charge() -> str:
+            ctx.log("charging", attempt=ctx.attempt)
+            if ctx.attempt == 1:
+                raise RuntimeError("the bank is busy")
+            if ctx.attempt == 2:
+                raise RetryAfterError("still busy", "10ms")
+            return f"ch_{ctx.event.data['id']}"
+
+        ctx.log("begin")
+        charged = await ctx.step.run("charge", charge)
+        one, _, two = await asyncio.gather(
+            ctx.step.run("pack", lambda: 1),
+            ctx.step.sleep("nap", "20ms"),
+            ctx.step.run_workflow("kid", "child", {"n": 2}),
+        )
+        try:
+            await ctx.step.run_workflow("bad kid", "child", {"n": 0})
+        except StepFailedError as error:
+            why = str(error)
+        paid = await ctx.step.wait_for_event("paid", "order.paid", timeout="1h")
+        never = await ctx.step.wait_for_event("never", "order.lost", timeout="20ms")
+        await ctx.step.emit("tell", "order.shipped", {"id": ctx.event.data["id"]})
+        return [charged, one, two, why, paid, never]
+
+    @app.workflow("child", on=[])
+    async def child(ctx: Context) -> object:
+        return await ctx.step.run("divide", lambda: 10 // ctx.event.data["n"])
+
+    @app.workflow("listener", on="order.ship*")
+    async def listener(ctx: Context) -> None:
+        shipped.put_nowait(ctx.event.data)
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            run_id = await started(client, "order.created", {"id": "A1"})
+            await until_waiting(client, run_id, "paid")
+            assert (await client.send("order.paid", {"by": "card"})).woke == 1
+            run = await finished(client, run_id)
+            steps = await client.steps(run_id)
+
+            assert run.status == "succeeded", run
+            assert run.result == [
+                "ch_A1",
+                1,
+                5,
+                "integer division or modulo by zero",
+                {"by": "card"},
+                None,
+            ]
+            assert await shipped.get() == {"id": "A1"}
+            assert [step.name for step in steps] == [
+                *("charge", "pack", "nap", "kid", "bad kid", "paid", "never", "tell")
+            ]
+            assert steps[0].attempt == 3
+
+    play(story)
+
+
+def test_failures_end_runs_as_they_say(server: ServerProcess) -> None:
+    app = App("shop")
+    tried: list[str] = []
+    mourned: asyncio.Queue[str] = asyncio.Queue()
+
+    @app.workflow("worn out", on="a", retry=Retry(2, delay=1))
+    async def worn_out(ctx: Context) -> None:
+        def body() -> None:
+            tried.append("a")
+            raise RuntimeError("again")
+
+        await ctx.step.run("s", body)
+
+    @app.workflow("gives up", on="b", retry=Retry(5))
+    async def gives_up(ctx: Context) -> None:
+        def body() -> None:
+            tried.append("b")
+            raise NonRetriableError("no use")
+
+        await ctx.step.run("s", body)
+
+    @app.workflow("gives up itself", on="c")
+    async def gives_up_itself(ctx: Context) -> None:
+        tried.append("c")
+        raise NonRetriableError("never")
+
+    @worn_out.on_failure
+    async def mourn(ctx: Context) -> None:
+        assert ctx.error is not None
+        mourned.put_nowait(ctx.error.message)
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            for event, message in (("a", "again"), ("b", "no use"), ("c", "never")):
+                run_id = await started(client, event, {})
+                with pytest.raises(RunFailedError, match=message):
+                    await client.result(run_id)
+            assert await mourned.get() == "again"
+            assert sorted(tried) == ["a", "a", "b", "c"]
+            with pytest.raises(ApiError) as refused:
+                await client.run("nobody")
+            assert refused.value.status == 404
+            with pytest.raises(ApiError) as refused:
+                await client.send(" ")
+            assert refused.value.status == 400
+
+    play(story)
+
+
+def test_an_engine_killed_in_mid_run_goes_on_where_it_was(server: ServerProcess) -> None:
+    app = App("shop")
+    ran: list[str] = []
+
+    @app.workflow("w", on="go")
+    async def handler(ctx: Context) -> object:
+        await ctx.step.run("first", lambda: ran.append("first"))
+        await ctx.step.sleep("nap", "300ms")
+        await ctx.step.run("second", lambda: ran.append("second"))
+        return await ctx.step.wait_for_event("news", "news", timeout="1h")
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            run_id = await started(client, "go", {})
+            await until_waiting(client, run_id, "nap")
+            await asyncio.to_thread(server.restart)
+            await known(client, app)
+            await until_waiting(client, run_id, "news")
+            await asyncio.to_thread(server.restart)
+            await known(client, app)
+            assert (await client.send("news", "good")).woke == 1
+            assert await client.result(run_id) == "good"
+            assert ran == ["first", "second"]
+
+    play(story)
+
+
+RUNNER = """
+import asyncio, sys
+from perdure.sdk import App, run_connected
+
+app = App("shop")
+
+@app.workflow("w", on="go")
+async def handler(ctx):
+    await ctx.step.run("first", lambda: 1)
+    print("first done" if sys.argv[2] == "hang" else "again", flush=True)
+    return await ctx.step.run("second", body)
+
+async def body():
+    if sys.argv[2] == "hang":
+        print("hanging", flush=True)
+        await asyncio.Event().wait()
+    return sys.argv[2]
+
+run_connected(app, engine_url=sys.argv[1], runner=sys.argv[2])
+print("left", flush=True)
+"""
+
+
+def test_a_runner_killed_in_mid_pass_is_replaced(server: ServerProcess) -> None:
+    async def runner(name: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", RUNNER, server.url, name), stdout=asyncio.subprocess.PIPE
+        )
+
+    async def heard(process: asyncio.subprocess.Process, line: bytes) -> None:
+        assert process.stdout is not None
+        while (said := await process.stdout.readline()).strip() != line:
+            assert said, "the runner has ended"
+
+    async def story() -> None:
+        async with Client(engine_url=server.url, app="shop") as client:
+            first = await runner("hang")
+            while not await client.workflows():
+                continue
+            run_id = await started(client, "go", {})
+            await heard(first, b"hanging")
+            first.kill()
+            await first.wait()
+            second = await runner("helper")
+            assert await client.result(run_id) == "helper"
+            assert (await client.run(run_id)).executed_by == "helper"
+            second.terminate()
+            await heard(second, b"left")
+            await second.wait()
+
+    play(story)
+
+
+def test_many_runs_at_once(server: ServerProcess) -> None:
+    app = App("shop")
+
+    @app.workflow("w", on="go")
+    async def handler(ctx: Context) -> object:
+        numbers = [await ctx.step.run("n", lambda n=n: n) for n in range(3)]
+        both = await asyncio.gather(ctx.step.run("a", lambda: 1), ctx.step.run("b", lambda: 2))
+        return [ctx.event.data, *numbers, *both]
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            ids = await asyncio.gather(*(started(client, "go", n) for n in range(100)))
+            results = await asyncio.gather(*(client.result(run_id) for run_id in ids))
+            assert results == [[n, 0, 1, 2, 1, 2] for n in range(100)]
+
+    play(story)
+
+
+class Cutting:
+    """Cuts the runner's socket at the nth moment of a kind, once each time it is armed."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self._moment = ""
+        self._left = 0
+        admit, send = Session._admit, Session._send
+
+        def cut_on_arrival(session: Session, invoked: Any) -> None:
+            if self.is_now("an invoke arrived"):
+                self._abort(session)
+            else:
+                admit(session, invoked)
+
+        def cut_around_sending(session: Session, id: str, reply: Any) -> None:
+            if self.is_now("a result is ready"):
+                self._abort(session)
+                return
+            send(session, id, reply)
+            if self.is_now("a result is on its way"):
+                assert session._channel is not None
+                session._channel._flush()
+                self._abort(session)
+
+        patch.setattr(Session, "_admit", cut_on_arrival)
+        patch.setattr(Session, "_send", cut_around_sending)
+
+    def arm(self, moment: str, nth: int) -> None:
+        self._moment, self._left = moment, nth
+
+    def is_now(self, moment: str) -> bool:
+        if self._left and moment == self._moment:
+            self._left -= 1
+            return not self._left
+        return False
+
+    @property
+    def is_done(self) -> bool:
+        return not self._left
+
+    @staticmethod
+    def _abort(session: Session) -> None:
+        assert session._channel is not None
+        session._channel.abort()
+
+
+@pytest.mark.parametrize(
+    "moment", ["an invoke arrived", "a result is ready", "a result is on its way"]
+)
+def test_a_socket_cut_at_every_pass_of_a_run(
+    server: ServerProcess, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes: two steps at once, the sleep, the last step, the emitted event, the end."""
+    cutting = Cutting(monkeypatch)
+    app = App("shop")
+    heard: list[int] = []
+    tokens = itertools.count()
+
+    @app.workflow("w", on="go")
+    async def handler(ctx: Context) -> object:
+        both = await asyncio.gather(
+            ctx.step.run("a", lambda: next(tokens)), ctx.step.run("b", lambda: next(tokens))
+        )
+        await ctx.step.sleep("nap", 5)
+        last = await ctx.step.run("last", lambda: next(tokens))
+        await ctx.step.emit("tell", "told", ctx.event.data)
+        return [*both, last]
+
+    @app.workflow("listener", on="told")
+    async def listener(ctx: Context) -> None:
+        heard.append(ctx.event.data)
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            for nth in range(1, 6):
+                cutting.arm(moment, nth)
+                run_id = await started(client, "go", nth)
+                result = await client.result(run_id)
+                steps = {step.name: step.output for step in await client.steps(run_id)}
+                assert cutting.is_done
+                assert result == [steps["a"], steps["b"], steps["last"]]
+                assert list(steps) == ["a", "b", "nap", "last", "tell"]
+            while len(set(heard)) < 5:
+                await client.workflows()
+            emitted = [event["data"] for event in await client.events("told")]
+            assert sorted(emitted) == [1, 2, 3, 4, 5], "each was emitted once"
+
+    play(story)
