@@ -38,6 +38,7 @@ ON_BOTH_STORES = {
     "test_task_history",
     "test_updates",
     "test_validations",
+    "test_webhooks",
     "test_workflow_tasks",
 }
 """What stands behind the doors. The doors themselves never learn which store there is."""

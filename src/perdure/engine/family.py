@@ -6,7 +6,7 @@ from typing import assert_never
 from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
-from perdure.core.push.effect import Called, Emitted, Ended, Listened
+from perdure.core.push.effect import Broken, Called, Emitted, Ended, Listened, Posted
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -24,6 +24,7 @@ from perdure.core.run.effect import (
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Dialect, Run
+from perdure.engine.announcing import PostWebhook, announce_failure
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, StartCalled, call_ended
@@ -56,6 +57,10 @@ def follow(effect: Effect) -> Operation:
             return CallEnds(effect)
         case LeaveServiceCall():
             return CallerLeaves(effect)
+        case Posted():
+            return PostWebhook(effect)
+        case Broken():
+            return announce_failure(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:

@@ -11,6 +11,7 @@ from perdure.core.run.history import encode
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Parent, PushStep, Run
 from perdure.core.run.status import RunStatus
+from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
 from perdure.engine.fleet import LeaseRecovery
 from perdure.engine.intake import step_retry
@@ -163,6 +164,7 @@ class FollowEnd(Operation):
         is_failed = run.status is RunStatus.FAILED and run.failure is not None
         if is_failed and push.handles_failure and push.failure_of is None:
             world.opened(_start_handler(run, world.moment))
+        world.follow_ups.append(announce_end(self._ended))
 
 
 def _start_handler(run: Run, moment: Moment) -> Run:

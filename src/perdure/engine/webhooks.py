@@ -69,6 +69,7 @@ class TokenOwner(Struct, frozen=True):
     source_id: str
 
 
+Trigger = Literal["initial", "replay"]
 Admitted = Literal["ingested", "deduped", "unauthorized", "invalid", "too_large", "misconfigured"]
 
 
@@ -76,7 +77,7 @@ class Admittance(Struct, frozen=True, kw_only=True):
     """One try to take a webhook in: as it came, or again."""
 
     attempt: int
-    trigger: Literal["initial", "replay"]
+    trigger: Trigger
     status: Admitted
     created_at: int
     failure_reason: str | None = None
@@ -97,7 +98,9 @@ class Received(Struct, frozen=True, kw_only=True):
     body: bytes | None = None
     """Kept where it could be taken in again."""
     headers: dict[str, str] = field(default_factory=dict)
+    attempt_count: int = 0
     attempts: tuple[Admittance, ...] = ()
+    """The latest ones, oldest first."""
 
     @property
     def last(self) -> Admittance:

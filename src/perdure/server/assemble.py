@@ -65,7 +65,7 @@ from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
-from perdure.server.webhooks import make_deliverer
+from perdure.server.webhooks import make_deliverer, make_webhook_routes
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
@@ -229,6 +229,7 @@ class Server:
             self.catalogue,
             RunControl(self.engine, runs, push_surface),
         )
+        push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(SEEN.name, ForgetSeen)
         for kind in (CALL.name, KEY.name):

@@ -1,4 +1,4 @@
-"""What sending webhooks needs, built from the settings."""
+"""What webhooks need, built from the settings."""
 
 from perdure.clock import Clock
 from perdure.core.intake.seal import Keyring
@@ -8,7 +8,14 @@ from perdure.dispatch.egress import Blocked, EgressGuard, SystemResolver
 from perdure.dispatch.outgoing import Outgoing
 from perdure.engine.beat import Engine
 from perdure.engine.deliveries import DELIVERY
+from perdure.identity import IdSource
+from perdure.protocols.durablex.secrets import Secrets
+from perdure.protocols.durablex.sources import Sources
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.webhook_routes import webhook_routes
+from perdure.protocols.durablex.webhooks import Webhooks
 from perdure.server.settings import Settings, SettingsError
+from perdure.web.routing import Route
 
 
 def make_keyring(settings: Settings) -> Keyring | None:
@@ -32,3 +39,15 @@ def make_deliverer(
     deliverer = Deliverer(engine, clock, guard, Outgoing(), keyring)
     deadlines.on_record(DELIVERY.name, deliverer.due, deliverer.decided)
     return deliverer
+
+
+def make_webhook_routes(
+    settings: Settings, engine: Engine, surface: DurablexSurface, clock: Clock, ids: IdSource
+) -> list[Route]:
+    """Where webhooks are configured, looked at and received."""
+    secrets = Secrets(ids, make_keyring(settings))
+    return webhook_routes(
+        surface,
+        Webhooks(engine, surface, clock, ids, secrets),
+        Sources(engine, surface, clock, ids, secrets),
+    )

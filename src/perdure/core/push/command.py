@@ -85,8 +85,24 @@ class EmitEvent(Struct, frozen=True, kw_only=True):
     dedupe_id: str | None = None
 
 
+class SendWebhook(Struct, frozen=True, kw_only=True):
+    """Post something to an address, unsigned."""
+
+    step_id: str
+    name: str
+    url: str
+    data: bytes | None = None
+
+
 StepCommand: TypeAlias = (
-    ReportStep | SkipStep | StartSleep | SleepUntil | AwaitEvent | CallWorkflow | EmitEvent
+    ReportStep
+    | SkipStep
+    | StartSleep
+    | SleepUntil
+    | AwaitEvent
+    | CallWorkflow
+    | EmitEvent
+    | SendWebhook
 )
 
 

@@ -4,8 +4,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.push.command import CallWorkflow, EmitEvent
-from perdure.core.run.state import Run
+from perdure.core.push.command import CallWorkflow, EmitEvent, SendWebhook, StepError
+from perdure.core.run.state import PushStep, Run
 
 
 class Emitted(Struct, frozen=True):
@@ -39,4 +39,19 @@ class Listened(Struct, frozen=True):
     begins: bool
 
 
-PushEffect: TypeAlias = Emitted | Called | Ended | Listened
+class Posted(Struct, frozen=True):
+    """A step of a run sends a webhook."""
+
+    run: Run
+    command: SendWebhook
+
+
+class Broken(Struct, frozen=True):
+    """The last try of a step has failed."""
+
+    run: Run
+    step: PushStep
+    error: StepError
+
+
+PushEffect: TypeAlias = Emitted | Called | Ended | Listened | Posted | Broken

@@ -15,13 +15,14 @@ from perdure.core.push.command import (
     Refused,
     ReportStep,
     Returned,
+    SendWebhook,
     SkipStep,
     SleepUntil,
     StartSleep,
     StepCommand,
     StepError,
 )
-from perdure.core.push.effect import Called, Emitted, Listened
+from perdure.core.push.effect import Called, Emitted, Listened, Posted
 from perdure.core.push.logs import record_logs
 from perdure.core.push.step import (
     CHILD,
@@ -31,6 +32,7 @@ from perdure.core.push.step import (
     SKIP,
     SLEEP,
     WAIT,
+    WEBHOOK,
     await_step,
     become_fresh,
     complete_step,
@@ -225,6 +227,12 @@ def _emit(run: Run, moment: Moment, command: EmitEvent) -> None:
     run.unsaved.effects.append(Emitted(run, command))
 
 
+def _post(run: Run, moment: Moment, command: SendWebhook) -> None:
+    step = new_step(run, moment, command.step_id, command.name, WEBHOOK)
+    complete_step(run, moment, step, NULL, {"url": command.url})
+    run.unsaved.effects.append(Posted(run, command))
+
+
 Opening: TypeAlias = Callable[[Run, Moment, Any], None]
 
 _OPENING: dict[type, Opening] = {
@@ -234,6 +242,7 @@ _OPENING: dict[type, Opening] = {
     AwaitEvent: _wait,
     CallWorkflow: _call,
     EmitEvent: _emit,
+    SendWebhook: _post,
 }
 """How each command opens its step. A report is taken by `_report`."""
 

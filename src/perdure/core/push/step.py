@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.core import instant
 from perdure.core.push.command import ReportStep, StepError
-from perdure.core.push.effect import Listened
+from perdure.core.push.effect import Broken, Listened
 from perdure.core.run.deadline import arm
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.history import Raw, encode, raw, record
@@ -18,6 +18,7 @@ from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task
 
 RUN, SLEEP, WAIT, CHILD, EMIT, SKIP = "run", "sleep", "wait", "child", "emit", "skip"
+WEBHOOK = "webhook"
 NULL = b"null"
 
 
@@ -109,6 +110,7 @@ def fail_try(
     if not command.is_retriable or step.attempt >= policy.attempts_max:
         step.state, step.fire_at = StepState.FINISHED, None
         record(run, moment, "StepFailed", {**details, "will_retry": False})
+        run.unsaved.effects.append(Broken(run, step, error))
         return error
     wait = command.retry_after
     delay = retry_delay(policy, step.attempt) if wait is None else wait

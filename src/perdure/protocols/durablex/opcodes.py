@@ -8,18 +8,21 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from perdure.core.intake.expression import compile_filter
 from perdure.core.intake.trigger import is_reserved
 from perdure.core.limits import (
+    EVENT_DATA_BYTES_MAX,
     NAME_LENGTH_MAX,
     SECOND,
     STEP_ATTEMPTS_MAX,
     STEP_DELAY_MAX,
     STEP_ID_LENGTH_MAX,
     STEP_NAME_LENGTH_MAX,
+    URL_LENGTH_MAX,
 )
 from perdure.core.push.command import (
     AwaitEvent,
     CallWorkflow,
     EmitEvent,
     ReportStep,
+    SendWebhook,
     SkipStep,
     SleepUntil,
     StartSleep,
@@ -70,6 +73,7 @@ class Opcode(Struct, rename="camel"):
     child_data: Raw | UnsetType = UNSET
     target_app: str | None = None
     dedupe_id: str | None = None
+    webhook_url: str | None = None
 
 
 class _Error(Struct):
@@ -188,6 +192,16 @@ def _emit(opcode: Opcode) -> StepCommand:
     )
 
 
+def _webhook(opcode: Opcode) -> StepCommand:
+    url = opcode.webhook_url
+    if url is None or not url.strip() or len(url) > URL_LENGTH_MAX:
+        raise OpcodeError(f"Webhook needs a webhookUrl of at most {URL_LENGTH_MAX} characters")
+    data = _bytes(opcode.data)
+    if data is not None and len(data) > EVENT_DATA_BYTES_MAX:
+        raise OpcodeError(f"a webhook has more than {EVENT_DATA_BYTES_MAX} bytes")
+    return SendWebhook(step_id=opcode.id, name=opcode.name, url=url, data=data)
+
+
 _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "StepRun": _step_run,
     "Skip": _skip,
@@ -196,6 +210,7 @@ _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "WaitForEvent": _wait,
     "RunWorkflow": _run_workflow,
     "Emit": _emit,
+    "Webhook": _webhook,
 }
 
 

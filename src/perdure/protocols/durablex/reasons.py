@@ -6,4 +6,9 @@ PUSH_REASONS: dict[str, int] = {
     "event_not_found": 404,
     "run_not_found": 404,
     "run_not_finished": 409,
+    "webhook_not_found": 404,
+    "webhook_keys_missing": 403,
+    "webhook_unauthorized": 401,
+    "webhook_misconfigured": 503,
+    "webhook_not_replayable": 409,
 }

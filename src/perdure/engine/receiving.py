@@ -1,0 +1,106 @@
+"""Incoming webhooks: taken in as events, and remembered with what became of them, in one beat."""
+
+from msgspec import structs
+
+from perdure.core.limits import WEBHOOK_ATTEMPTS_KEPT
+from perdure.engine.intake import Incoming, Ingested, IngestEvent
+from perdure.engine.operation import Operation
+from perdure.engine.webhooks import RECEIVED, Admittance, Admitted, Received, Trigger
+from perdure.engine.world import World
+from perdure.store.interface import RecordKey, Store
+
+
+class ReceiveWebhook(Operation):
+    """A webhook that may come in, for the first time or once more. Returns what became of it."""
+
+    __slots__ = ("_ingest", "_namespace", "_received", "_trigger")
+    name = "receive_webhook"
+    looks_around = True
+
+    def __init__(
+        self, namespace: str, received: Received, incoming: Incoming, trigger: Trigger
+    ) -> None:
+        self._namespace = namespace
+        self._received = received
+        self._trigger = trigger
+        self._ingest = IngestEvent(incoming)
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        return await self._ingest.prepare(store, world)
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (*self._ingest.records(), RECEIVED.key(self._namespace, self._received.id))
+
+    def decide(self, world: World) -> tuple[Received, Ingested]:
+        ingested = self._ingest.decide(world)
+        started = (one.run_id for one in ingested.triggered if one.run_id is not None)
+        received = _noted(
+            world,
+            self._namespace,
+            self._received,
+            trigger=self._trigger,
+            status="deduped" if ingested.event_id is None else "ingested",
+            event_id=ingested.event_id,
+            run_id=next(started, None),
+        )
+        return received, ingested
+
+
+class NoteRefused(Operation):
+    """A webhook that could not come in."""
+
+    __slots__ = ("_namespace", "_reason", "_received", "_status")
+    name = "note_refused"
+
+    def __init__(
+        self, namespace: str, received: Received, status: Admitted, reason: str | None
+    ) -> None:
+        self._namespace = namespace
+        self._received = received
+        self._status = status
+        self._reason = reason
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (RECEIVED.key(self._namespace, self._received.id),)
+
+    def decide(self, world: World) -> Received:
+        return _noted(
+            world,
+            self._namespace,
+            self._received,
+            trigger="initial",
+            status=self._status,
+            failure_reason=self._reason,
+        )
+
+
+def _noted(
+    world: World,
+    namespace: str,
+    received: Received,
+    *,
+    trigger: Trigger,
+    status: Admitted,
+    failure_reason: str | None = None,
+    event_id: str | None = None,
+    run_id: str | None = None,
+) -> Received:
+    now = world.moment.now
+    known = RECEIVED.find(world, namespace, received.id) or received
+    admittance = Admittance(
+        attempt=known.attempt_count + 1,
+        trigger=trigger,
+        status=status,
+        created_at=now,
+        failure_reason=failure_reason,
+        event_id=event_id,
+        run_id=run_id,
+    )
+    noted = structs.replace(
+        known,
+        updated_at=now,
+        attempt_count=known.attempt_count + 1,
+        attempts=(*known.attempts, admittance)[-WEBHOOK_ATTEMPTS_KEPT:],
+    )
+    RECEIVED.put(world, namespace, noted.id, noted)
+    return noted

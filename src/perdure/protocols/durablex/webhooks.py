@@ -1,0 +1,244 @@
+"""Outgoing webhooks: endpoints that are told, and the deliveries to them."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from perdure.clock import Clock
+from perdure.core import instant
+from perdure.core.intake.delivery import STATUSES, SUBSCRIBABLE, Delivery, Kind
+from perdure.dispatch.egress import Blocked, read_target
+from perdure.engine.beat import Engine
+from perdure.engine.deliveries import DELIVERY, Redeliver
+from perdure.engine.webhooks import ENDPOINTS, AddEndpoint, ChangeEndpoint, Endpoint, Endpoints
+from perdure.identity import IdSource
+from perdure.protocols.durablex.requests import bad_request, choice, integer, moment, read_body
+from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.webhook_views import (
+    attempt_view,
+    cursor_of,
+    delivery_view,
+    endpoint_view,
+    not_found,
+    paged,
+    short,
+)
+from perdure.web.message import Request, Response
+
+_SCAN_PAGES_MAX = 20
+"""How many pages are looked through for what a filter lets pass."""
+_PAGE = 200
+
+
+class EndpointBody(Struct, rename="camel"):
+    """A new endpoint."""
+
+    url: str
+    event_kinds: list[str]
+    name: str | None = None
+    app: str | None = None
+    secret: str | None = None
+
+
+class EndpointPatch(Struct, rename="camel"):
+    """What is to change; what is absent stays."""
+
+    url: str | UnsetType = UNSET
+    event_kinds: list[str] | UnsetType = UNSET
+    name: str | UnsetType | None = UNSET
+    app: str | UnsetType | None = UNSET
+    enabled: bool | UnsetType = UNSET
+    secret: str | UnsetType = UNSET
+    rotate_secret: bool = False
+
+
+_body_decoder = msgspec.json.Decoder(EndpointBody)
+_patch_decoder = msgspec.json.Decoder(EndpointPatch)
+
+
+class Webhooks:
+    """The routes under /webhook-endpoints and /webhook-deliveries."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        surface: DurablexSurface,
+        clock: Clock,
+        ids: IdSource,
+        secrets: Secrets,
+    ) -> None:
+        self._engine = engine
+        self._surface = surface
+        self._clock = clock
+        self._ids = ids
+        self._secrets = secrets
+
+    # Endpoints -----------------------------------------------------------------------------------
+
+    async def endpoints(self, request: Request) -> Response:
+        """GET /webhook-endpoints, newest first."""
+        known = await self._known(request)
+        rows = [endpoint_view(one) for one in reversed(known.items.values())]
+        return self._surface.answer(200, rows)
+
+    async def endpoint(self, request: Request) -> Response:
+        """GET /webhook-endpoints/{id}."""
+        endpoint_id = request.params["endpoint_id"]
+        found = (await self._known(request)).items.get(endpoint_id)
+        if found is None:
+            raise not_found("endpoint", endpoint_id)
+        return self._surface.answer(200, endpoint_view(found))
+
+    async def add_endpoint(self, request: Request) -> Response:
+        """POST /webhook-endpoints. The one answer that has the secret."""
+        self._secrets.require()
+        body = read_body(request, _body_decoder)
+        now, endpoint_id = self._clock.now(), self._ids.ulid()
+        secret = body.secret or self._secrets.fresh()
+        require_secret(secret)
+        endpoint = Endpoint(
+            id=endpoint_id,
+            url=_url(body.url),
+            event_kinds=_kinds(body.event_kinds),
+            created_at=now,
+            updated_at=now,
+            sealed=self._secrets.seal(secret, request.namespace, endpoint_id),
+            name=short(body.name, "name"),
+            app=short(body.app, "app"),
+        )
+        await self._engine.submit(AddEndpoint(request.namespace, endpoint))
+        return self._surface.answer(201, endpoint_view(endpoint) | {"secret": secret})
+
+    async def change_endpoint(self, request: Request) -> Response:
+        """PATCH /webhook-endpoints/{id}."""
+        self._secrets.require()
+        endpoint_id = request.params["endpoint_id"]
+        patch = read_body(request, _patch_decoder)
+        fields: dict[str, Any] = {}
+        if patch.url is not UNSET:
+            fields["url"] = _url(patch.url)
+        if patch.event_kinds is not UNSET:
+            fields["event_kinds"] = _kinds(patch.event_kinds)
+        if patch.name is not UNSET:
+            fields["name"] = short(patch.name, "name")
+        if patch.app is not UNSET:
+            fields["app"] = short(patch.app, "app")
+        if patch.enabled is not UNSET:
+            fields["enabled"] = patch.enabled
+        secret = new_secret(patch.secret, rotate=patch.rotate_secret, secrets=self._secrets)
+        if secret is not None:
+            fields["sealed"] = self._secrets.seal(secret, request.namespace, endpoint_id)
+        _, changed = await self._engine.submit(
+            ChangeEndpoint(
+                request.namespace,
+                endpoint_id,
+                lambda old, now: msgspec.structs.replace(old, **fields, updated_at=now),
+            )
+        )
+        if changed is None:
+            raise not_found("endpoint", endpoint_id)
+        shown = {} if secret is None else {"secret": secret}
+        return self._surface.answer(200, endpoint_view(changed) | shown)
+
+    async def remove_endpoint(self, request: Request) -> Response:
+        """DELETE /webhook-endpoints/{id}. What is still on its way there is dead."""
+        self._secrets.require()
+        endpoint_id = request.params["endpoint_id"]
+        gone, _ = await self._engine.submit(
+            ChangeEndpoint(request.namespace, endpoint_id, lambda old, now: None)
+        )
+        if gone is None:
+            raise not_found("endpoint", endpoint_id)
+        return self._surface.answer(200, {"id": endpoint_id, "deleted": True})
+
+    async def stats(self, request: Request) -> Response:
+        """GET /webhook-endpoints/stats: how the latest deliveries to each went."""
+        since = moment(request.query, "since") or 0
+        rows: dict[str, dict[str, Any]] = {
+            endpoint_id: {"endpointId": endpoint_id, "delivered": 0, "succeeded": 0, "failed": 0}
+            for endpoint_id in (await self._known(request)).items
+        }
+        after = None
+        for _ in range(_SCAN_PAGES_MAX):
+            page = await self._page(request, after)
+            for _, delivery in page:
+                row = rows.get(delivery.endpoint_id or "")
+                if row is not None and delivery.created_at >= since:
+                    _count(row, delivery)
+            if len(page) < _PAGE or page[-1][1].created_at < since:
+                break
+            after = page[-1][0]
+        return self._surface.answer(200, list(rows.values()))
+
+    # Deliveries ----------------------------------------------------------------------------------
+
+    async def deliveries(self, request: Request) -> Response:
+        """GET /webhook-deliveries, newest first."""
+        query = request.query
+        limit = integer(query, "limit", 1, 1_000, 100)
+        status, app = choice(query, "status", STATUSES), query.get("app") or None
+        rows: list[dict[str, Any]] = []
+        after, more = cursor_of(query), True
+        for _ in range(_SCAN_PAGES_MAX):
+            page = await self._page(request, after)
+            for key, delivery in page:
+                after = key
+                if status in (None, delivery.status) and app in (None, delivery.app):
+                    rows.append(delivery_view(delivery))
+                    if len(rows) == limit:
+                        return paged(self._surface.answer(200, rows), after)
+            more = len(page) == _PAGE
+            if not more:
+                break
+        return paged(self._surface.answer(200, rows), after if more else None)
+
+    async def delivery(self, request: Request) -> Response:
+        """GET /webhook-deliveries/{id}, with its tries."""
+        delivery_id = request.params["delivery_id"]
+        found = await DELIVERY.read(self._engine.store, request.namespace, delivery_id)
+        if found is None:
+            raise not_found("delivery", delivery_id)
+        attempts = [attempt_view(found, attempt) for attempt in found.attempts]
+        return self._surface.answer(200, delivery_view(found) | {"attempts": attempts})
+
+    async def redeliver(self, request: Request) -> Response:
+        """POST /webhook-deliveries/{id}/redeliver."""
+        delivery_id = request.params["delivery_id"]
+        found = await self._engine.submit(Redeliver(request.namespace, delivery_id))
+        if found is None:
+            raise not_found("delivery", delivery_id)
+        return self._surface.answer(202, delivery_view(found))
+
+    async def _known(self, request: Request) -> Endpoints:
+        return await ENDPOINTS.read(self._engine.store, request.namespace, "") or Endpoints()
+
+    async def _page(self, request: Request, after: str | None) -> list[tuple[str, Delivery]]:
+        page = await DELIVERY.read_page(
+            self._engine.store, request.namespace, limit=_PAGE, after=after, newest_first=True
+        )
+        return list(page)
+
+
+def _count(row: dict[str, Any], delivery: Delivery) -> None:
+    row["delivered"] += 1
+    row["succeeded"] += delivery.status == "succeeded"
+    row["failed"] += delivery.status in ("failed", "exhausted", "dead")
+    # The newest come first.
+    row.setdefault("lastDelivery", instant.text(delivery.created_at))
+
+
+def _url(url: str) -> str:
+    try:
+        read_target(url)
+    except Blocked as refused:
+        raise bad_request(f"url: {refused}") from None
+    return url
+
+
+def _kinds(told: list[str]) -> tuple[Kind, ...]:
+    known = [kind for kind in SUBSCRIBABLE if kind in told]
+    if not told or len(known) != len(set(told)):
+        raise bad_request(f"eventKinds holds some of {', '.join(SUBSCRIBABLE)}")
+    return tuple(known)
