@@ -24,6 +24,7 @@ ON_BOTH_STORES = {
     "test_message_streams",
     "test_polls",
     "test_push_control",
+    "test_push_flow",
     "test_push_passes",
     "test_push_reading",
     "test_push_recovery",

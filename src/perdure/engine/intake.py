@@ -2,15 +2,16 @@
 
 from msgspec import Struct, field
 
-from perdure.core.intake.definition import Retry
+from perdure.core.intake.definition import Flow
 from perdure.core.intake.expression import Event as Condition
 from perdure.core.intake.expression import compile_filter
 from perdure.core.intake.fanout import Registered
-from perdure.core.limits import DEDUPE_WINDOW, SECOND, WAITERS_PER_EVENT_MAX
+from perdure.core.intake.gates import Arrival
+from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
 from perdure.core.push.effect import Emitted, Listened
-from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.push.step import NULL, WAIT, complete_step
-from perdure.core.run.state import PushStep, Run, StepRetry, StepState
+from perdure.core.run.state import PushStep, Run, StepState
+from perdure.engine.admission import Home, admit_trigger, gather
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import SEPARATOR, open_book
@@ -72,6 +73,7 @@ class Waiter(Struct):
 EVENT = RecordKind("event", LoggedEvent)
 SEEN = RecordKind("event_seen", Seen)
 WAITER = RecordKind("waiter", Waiter)
+UNCONTROLLED = Flow()
 
 
 class Ingested(Struct, frozen=True, kw_only=True):
@@ -89,7 +91,7 @@ def waiter_key(event_name: str, run_id: str, sequence: int) -> str:
 class IngestEvent(Operation):
     """Take an event in: log it, wake who waits, start what it triggers, all at once."""
 
-    __slots__ = ("_condition", "_incoming", "_matched", "_waiters")
+    __slots__ = ("_condition", "_incoming", "_matched", "_states", "_waiters")
     name = "ingest_event"
     looks_around = True
 
@@ -98,6 +100,7 @@ class IngestEvent(Operation):
         self._condition = Condition(incoming.name, incoming.data or NULL)
         self._matched: list[Registered] = []
         self._waiters: list[tuple[str, int]] = []
+        self._states: tuple[RecordKey, ...] = ()
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         incoming = self._incoming
@@ -111,13 +114,20 @@ class IngestEvent(Operation):
         )
         found = [key.key.split(SEPARATOR) for key in await store.find_record_keys(wanted)]
         self._waiters = [(run_id, int(sequence)) for *_, run_id, sequence in found]
-        return tuple(run_id for run_id, _ in self._waiters)
+        gathered = [
+            await gather(store, world, self._home(one), self._condition.value)
+            for one in self._matched
+            if one.workflow.flow != UNCONTROLLED
+        ]
+        self._states = tuple(key for one in gathered for key in one.records)
+        cancelled = (run_id for one in gathered for run_id in one.run_ids)
+        return (*(run_id for run_id, _ in self._waiters), *cancelled)
 
     def records(self) -> tuple[RecordKey, ...]:
         incoming = self._incoming
         if incoming.dedupe_id is None:
-            return ()
-        return (SEEN.key(incoming.namespace, self._identity()),)
+            return self._states
+        return (SEEN.key(incoming.namespace, self._identity()), *self._states)
 
     def decide(self, world: World) -> Ingested:
         incoming, moment = self._incoming, world.moment
@@ -170,40 +180,31 @@ class IngestEvent(Operation):
 
     def _start(self, world: World, one: Registered, event_id: str) -> Triggered:
         incoming = self._incoming
-        run = start_push_run(
-            PushStart(
-                namespace=incoming.namespace,
-                app=one.app,
-                workflow=one.workflow.name,
-                arguments=event_arguments(incoming.name, incoming.data),
-                event_name=incoming.name,
-                event_id=event_id,
-                pin=incoming.pin,
-                retry=step_retry(one.workflow.retry),
-                handles_failure=one.workflow.on_failure,
-                session=incoming.session,
-                tags=incoming.tags,
-            ),
-            world.moment,
+        arrival = Arrival(
+            incoming.name,
+            incoming.data or b"",
+            event_id,
+            pin=incoming.pin,
+            session=incoming.session,
+            tags=incoming.tags,
         )
-        world.opened(run)
-        return Triggered(workflow=one.workflow.name, app=one.app, run_id=run.run_id)
+        # Most workflows have no flow control, and nobody looks into their data.
+        data = None if one.workflow.flow == UNCONTROLLED else self._condition.value
+        admitted = admit_trigger(world, self._home(one), arrival, data)
+        return Triggered(
+            workflow=one.workflow.name,
+            app=one.app,
+            run_id=admitted.run_id,
+            gate=None if admitted.outcome == "started" else admitted.outcome,
+        )
+
+    def _home(self, one: Registered) -> Home:
+        return Home(self._incoming.namespace, one.app, one.workflow)
 
 
 def _awaits(step: PushStep, event_name: str) -> bool:
     waits = step.kind == WAIT and step.state is StepState.WAITING
     return waits and step.event_name == event_name
-
-
-def step_retry(told: Retry) -> StepRetry:
-    """The policy of a workflow's steps, in our unit of time."""
-    longest = told.max_delay_ms
-    return StepRetry(
-        attempts_max=told.max_attempts,
-        backoff=told.backoff,
-        initial_delay=told.initial_delay_ms * (SECOND // 1000),
-        max_delay=None if longest is None else longest * (SECOND // 1000),
-    )
 
 
 def emitted(effect: Emitted) -> IngestEvent:

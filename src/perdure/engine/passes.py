@@ -11,15 +11,15 @@ from perdure.core.run.history import encode
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Parent, PushStep, Run
 from perdure.core.run.status import RunStatus
+from perdure.engine.admission import FLOW, ReleaseSingleton, step_retry
 from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
 from perdure.engine.fleet import LeaseRecovery
-from perdure.engine.intake import step_retry
 from perdure.engine.operation import Operation
 from perdure.engine.registering import open_book
 from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World
-from perdure.store.interface import Store
+from perdure.store.interface import RecordKey, Store
 
 
 class ApplyPass(TaskOperation):
@@ -165,6 +165,9 @@ class FollowEnd(Operation):
         if is_failed and push.handles_failure and push.failure_of is None:
             world.opened(_start_handler(run, world.moment))
         world.follow_ups.append(announce_end(self._ended))
+        if push.singleton is not None:
+            record = RecordKey(FLOW, run.namespace, push.singleton)
+            world.follow_ups.append(ReleaseSingleton(record, run.run_id))
 
 
 def _start_handler(run: Run, moment: Moment) -> Run:

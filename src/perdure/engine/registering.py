@@ -8,6 +8,7 @@ from perdure.core.rejection import StructuralLimitExceeded
 from perdure.engine.catalogue import Book, Definition
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
+from perdure.engine.scheduling import SCHEDULE, arm_schedules, schedule_key
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey, RecordRange, Store
 
@@ -97,6 +98,11 @@ class RegisterRunner(Operation):
                 DEFINITION.key(namespace, app + SEPARATOR + workflow.name)
                 for workflow in self._manifest.workflows
             ),
+            *(
+                SCHEDULE.key(namespace, schedule_key(app, workflow.name, told))
+                for workflow in self._manifest.workflows
+                for told in workflow.crons
+            ),
         )
 
     def decide(self, world: World) -> RunnerLink:
@@ -122,6 +128,8 @@ class RegisterRunner(Operation):
     def _put_definitions(self, world: World) -> bool:
         """Whether anything changed."""
         manifest, namespace, now = self._manifest, self._namespace, world.moment.now
+        for workflow in manifest.workflows:
+            arm_schedules(world, namespace, manifest.app, workflow)
         count = len(world.catalogue.book(namespace).definitions)
         changed = False
         for workflow in manifest.workflows:

@@ -19,14 +19,17 @@ from perdure.dispatch.sessions import SessionDesk
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.dispatch.yards import Yards
+from perdure.engine.admission import FLOW, FlowDue
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
 from perdure.engine.intake import SEEN, ForgetSeen
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.registering import RUNNER, RunnerDue
+from perdure.engine.scheduling import SCHEDULE
 from perdure.engine.service_calls import CALL, KEY, ForgetCall
 from perdure.engine.sessions import SESSION
+from perdure.engine.ticking import ScheduleDue
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.cancelling import Cancelling
@@ -219,7 +222,7 @@ class Server:
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
-        self.catalogue = CatalogueReader(self.engine, push_surface)
+        self.catalogue = CatalogueReader(self.engine, push_surface, clock)
         runs = Runs(self.engine, push_surface)
         push_routes = durablex.routes(
             push_surface,
@@ -231,6 +234,8 @@ class Server:
         )
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
         self.deadlines.on_record(RUNNER.name, RunnerDue)
+        self.deadlines.on_record(FLOW, FlowDue)
+        self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
         self.deadlines.on_record(SEEN.name, ForgetSeen)
         for kind in (CALL.name, KEY.name):
             self.deadlines.on_record(kind, ForgetCall)

@@ -5,8 +5,7 @@ when somebody must look at it.
 """
 
 import hashlib
-from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -36,6 +35,10 @@ class Arrival(Struct, frozen=True):
     """JSON, or nothing for null."""
     event_id: str | None = None
     """The logged event; none for manual starts and ticks of the clock."""
+    trigger: str = "event"
+    pin: str = ""
+    session: str | None = None
+    tags: dict[str, str] = {}
 
 
 class Gate(NamedTuple):
@@ -92,7 +95,13 @@ class Slots(Struct, frozen=True, tag="slots"):
 
 
 State = Seen | RateLog | Holder | Buffer | Pace | Slots
-States = Mapping[Gate, State | None]
+
+
+class States(Protocol):
+    """Whoever knows the states of a workflow. One that is not there is none."""
+
+    def get(self, gate: Gate, /) -> State | None: ...
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[State] = msgspec.msgpack.Decoder(State)

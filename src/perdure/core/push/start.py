@@ -33,6 +33,8 @@ class PushStart(Struct, frozen=True, kw_only=True):
     parent: Parent | None = None
     depth: int = 0
     delay: int = 0
+    singleton: str | None = None
+    """The record that says that this is the only run of its kind."""
     shift: int = 0
     """How much earlier than it was it shall seem to have come, among those that wait."""
 
@@ -70,6 +72,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             tags=request.tags,
             replay_of=request.replay_of,
             depth=request.depth,
+            singleton=request.singleton,
             trace_id=moment.ids.hex(32),
             span_id=moment.ids.hex(16),
         ),

@@ -543,6 +543,7 @@ class Push(Struct, kw_only=True):
     tags: dict[str, str] = field(default_factory=dict)
     replay_of: str | None = None
     depth: int = 0
+    singleton: str | None = None
     trace_id: str = ""
     span_id: str = ""
 

@@ -4,7 +4,9 @@ from typing import Any
 
 import msgspec
 
+from perdure.clock import Clock
 from perdure.core import instant
+from perdure.core.intake import cron
 from perdure.core.limits import LIST_PAGE_SIZE_MAX, RUNNERS_MAX, WORKFLOWS_MAX
 from perdure.engine.beat import Engine
 from perdure.engine.catalogue import Definition
@@ -17,8 +19,9 @@ from perdure.web.message import Request, Response
 class CatalogueReader:
     """The routes that show what there is."""
 
-    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+    def __init__(self, engine: Engine, surface: DurablexSurface, clock: Clock) -> None:
         self._engine = engine
+        self._clock = clock
         self._store = engine.store
         self._surface = surface
         self.is_draining = False
@@ -27,7 +30,8 @@ class CatalogueReader:
         """GET /workflows."""
         found = await DEFINITION.read_page(self._store, request.namespace, limit=WORKFLOWS_MAX)
         app = request.query.get("app")
-        rows = [workflow_view(one) for _, one in found if app in (None, "", one.app)]
+        now = self._clock.now()
+        rows = [workflow_view(one, now) for _, one in found if app in (None, "", one.app)]
         return self._surface.answer(200, sorted(rows, key=lambda row: (row["name"], row["app"])))
 
     async def apps(self, request: Request) -> Response:
@@ -67,8 +71,8 @@ class CatalogueReader:
         return self._surface.answer(200, {"status": "ready", "checks": checks})
 
 
-def workflow_view(one: Definition) -> dict[str, Any]:
-    """A definition as it is shown."""
+def workflow_view(one: Definition, now: int) -> dict[str, Any]:
+    """A definition as it is shown at a moment."""
     workflow = one.workflow
     view: dict[str, Any] = {
         "name": workflow.name,
@@ -80,7 +84,11 @@ def workflow_view(one: Definition) -> dict[str, Any]:
         "registeredAt": instant.text(one.registered_at),
         "updatedAt": instant.text(one.updated_at),
         "triggers": workflow.triggers,
-        "schedules": [],
+        "schedules": [
+            {"cron": told, "nextFireAt": instant.text(next_at)}
+            for told in workflow.crons
+            if (next_at := cron.parse(told).next_after(now)) is not None
+        ],
     }
     flow = msgspec.to_builtins(workflow.flow)
     if flow:
