@@ -183,6 +183,8 @@ CASES = (
     Case("cancel-deadline", "code that does not end is ended", since="2.12.0"),
     Case("cancel-nobody-asks", "a worker that was not asked gets no task", since="2.12.0"),
     Case("cancel-hands-over", "a worker that knows how takes over", since="2.12.0"),
+    # 21e · traces
+    Case("trace-carried", "what a client captures reaches its run's workers", since="2.12.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),

@@ -37,6 +37,7 @@ ON_BOTH_STORES = {
     "test_standalone_activities",
     "test_start",
     "test_task_history",
+    "test_tracing",
     "test_updates",
     "test_validations",
     "test_webhooks",

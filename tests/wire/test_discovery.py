@@ -67,7 +67,6 @@ def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
     for name in (
         "sticky_execution",
         "prepared_local_activities",
-        "observability_context",
     ):
         assert not capabilities.get(name), name
 

@@ -13,6 +13,7 @@ from perdure.core.run.state import (
     RetryPolicy,
     Run,
     TaskKind,
+    TraceLink,
     activity_task_id,
     validation_task_id,
     workflow_task_id,
@@ -42,6 +43,8 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     resume: dict[str, str | int]
     build_id: str | None
     cancellation: Observation | None = None
+    trace: bytes | None = None
+    links: tuple[TraceLink, ...] = ()
 
 
 class ValidationDelivery(Struct, frozen=True, kw_only=True):
@@ -84,6 +87,7 @@ class ActivityDelivery(Struct, frozen=True, kw_only=True):
     timeouts: ActivityTimeouts
     deadlines: dict[str, int]
     session: SessionTerms | None = None
+    trace: bytes | None = None
 
 
 Delivery = WorkflowDelivery | ValidationDelivery | ActivityDelivery
@@ -115,6 +119,8 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         resume=task.resume,
         build_id=run.build_id,
         cancellation=_observed(run),
+        trace=run.trace,
+        links=tuple(run.links),
     )
 
 
@@ -178,6 +184,7 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
         timeouts=activity.timeouts,
         deadlines=deadlines,
         session=activity.session,
+        trace=run.trace,
     )
 
 

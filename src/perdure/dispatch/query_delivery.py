@@ -23,6 +23,7 @@ class QueryDelivery(Struct, frozen=True, kw_only=True):
     workflow_arguments: bytes
     query_arguments: bytes | None
     events: list[bytes]
+    trace: bytes | None = None
 
 
 class _Standing(Struct, frozen=True, kw_only=True):
@@ -33,6 +34,7 @@ class _Standing(Struct, frozen=True, kw_only=True):
     count: int
     events: list[bytes]
     waiting: list[bytes]
+    trace: bytes | None = None
 
 
 async def deliver_query(engine: Engine, lease: QueryLease, worker: Worker) -> QueryDelivery | None:
@@ -61,6 +63,7 @@ async def deliver_query(engine: Engine, lease: QueryLease, worker: Worker) -> Qu
         workflow_arguments=arguments,
         query_arguments=query_arguments,
         events=events + standing.waiting,
+        trace=standing.trace,
     )
 
 
@@ -78,6 +81,7 @@ def _stand(run: Run, frame: Frame) -> _Standing:
         count=run.history_count,
         events=list(run.events),
         waiting=show_waiting_signals(run),
+        trace=run.trace,
     )
 
 

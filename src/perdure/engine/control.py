@@ -161,7 +161,7 @@ class RunCommand(Operation):
 class SignalRun(RunCommand):
     """Send a signal."""
 
-    __slots__ = ("_arguments", "_count", "_name")
+    __slots__ = ("_arguments", "_count", "_name", "_trace")
     name = kind = "signal"
 
     def __init__(
@@ -171,15 +171,19 @@ class SignalRun(RunCommand):
         name: str,
         arguments: bytes | None,
         count: int | None = None,
+        trace: bytes | None = None,
     ) -> None:
         super().__init__(target)
         self._name = name
         self._arguments = arguments
         self._count = count
+        self._trace = trace
 
     def apply(self, world: World, run: Run) -> tuple[str, str]:
         self._require_fitting(world, run)
-        signal = accept_signal(run, world.moment, name=self._name, arguments=self._arguments)
+        signal = accept_signal(
+            run, world.moment, name=self._name, arguments=self._arguments, trace=self._trace
+        )
         return signal.command_id, "signal_received"
 
     def _require_fitting(self, world: World, run: Run) -> None:

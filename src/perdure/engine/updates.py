@@ -35,7 +35,7 @@ class Admitted(Struct, frozen=True):
 class UpdateRun(Operation):
     """Send an update to the newest run of an id. A repeated request id finds the first one."""
 
-    __slots__ = ("_arguments", "_count", "_name", "_target")
+    __slots__ = ("_arguments", "_count", "_name", "_target", "_trace")
     name = "update"
 
     def __init__(
@@ -45,11 +45,13 @@ class UpdateRun(Operation):
         name: str,
         arguments: bytes | None,
         count: int | None = None,
+        trace: bytes | None = None,
     ) -> None:
         self._target = target
         self._name = name
         self._arguments = arguments
         self._count = count
+        self._trace = trace
 
     def instances(self) -> tuple[Instance, ...]:
         return (self._target.instance,)
@@ -84,6 +86,7 @@ class UpdateRun(Operation):
             validated=self._must_be_validated(world, run),
             request_id=target.request_id,
             digest=target.digest,
+            trace=self._trace,
         )
         if update.accepted_at is not None:
             keep_receipt(world, run, update)

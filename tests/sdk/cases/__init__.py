@@ -14,6 +14,7 @@ from tests.sdk.cases import (
     services,
     sessions,
     standalone,
+    tracing,
     updates,
     waits,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "services",
     "sessions",
     "standalone",
+    "tracing",
     "updates",
     "waits",
 ]

@@ -52,6 +52,7 @@ def open_child(
         link=Parent(run.run_id, run.workflow_id, sequence, child.call_id),
         execution_timeout_seconds=command.execution_timeout_seconds,
         run_timeout_seconds=command.run_timeout_seconds,
+        trace=command.trace,
     )
     run.unsaved.effects.append(StartRun(started))
     opened = {

@@ -127,6 +127,7 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
         workflow_type=command.workflow_type,
         queue=command.queue,
         arguments=command.arguments,
+        trace=command.trace,
         continued=True,
     )
     run.continued_to_run_id = successor.run_id

@@ -37,6 +37,7 @@ class StartChild(Authored, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     execution_timeout_seconds: int | None = None
     run_timeout_seconds: int | None = None
+    trace: bytes | None = None
 
 
 class StartServiceOperation(Struct, frozen=True, kw_only=True):
@@ -173,6 +174,7 @@ class ContinueAsNew(Struct, frozen=True, kw_only=True):
     arguments: bytes | None = None
     queue: str | None = None
     workflow_type: str | None = None
+    trace: bytes | None = None
 
 
 Blocking: TypeAlias = (

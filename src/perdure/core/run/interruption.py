@@ -31,6 +31,7 @@ from perdure.core.run.state import (
     Cancellation,
     Child,
     ConditionWait,
+    Dialect,
     GroupMode,
     Operation,
     Run,
@@ -84,9 +85,9 @@ def request_cancellation(
     if run.cancellation is not None:
         return run.cancellation, True
     require_active(run)
-    if run.hosted is not None:
+    if run.hosted is not None or run.dialect is not Dialect.PULL:
         raise CooperativeCancellationUnavailable(
-            f"{run.workflow_id} is a standalone activity, and has no code that could be asked",
+            f"{run.workflow_id} has no code of a worker that could be asked",
             run_id=run.run_id,
         )
     cancellation = ask_to_cancel(run, moment, reason=reason, timeout_seconds=timeout_seconds)

@@ -28,7 +28,9 @@ def require_active(run: Run) -> None:
         )
 
 
-def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | None) -> Signal:
+def accept_signal(
+    run: Run, moment: Moment, *, name: str, arguments: bytes | None, trace: bytes | None = None
+) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
     waiting = len(run.inbox) - _waiting_updates(run) + len(run.unapplied)
@@ -44,6 +46,7 @@ def accept_signal(run: Run, moment: Moment, *, name: str, arguments: bytes | Non
         name=name,
         arguments=arguments,
         received_at=moment.now,
+        trace=trace,
     )
     _put(run, moment, signal)
     return signal
@@ -91,6 +94,7 @@ def accept_update(
     validated: bool | None,
     request_id: str | None = None,
     digest: str = "",
+    trace: bytes | None = None,
 ) -> Update:
     """Take an update. It is durable from now on; if it must be validated, not yet accepted.
 
@@ -113,6 +117,7 @@ def accept_update(
         unjudged=validated is None,
         request_id=request_id,
         digest=digest,
+        trace=trace,
     )
     run.updates_open += 1
     arm(run, update.validate_by)

@@ -237,6 +237,7 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
         priority=failed.priority,
         fairness_key=failed.fairness_key,
         fairness_weight=failed.fairness_weight,
+        trace=failed.trace,
         build_id=failed.build_id,
         next_sequence=prefix.next_sequence,
         keeps_signals=failed.keeps_signals,

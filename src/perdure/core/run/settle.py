@@ -31,6 +31,7 @@ from perdure.core.run.state import (
     Update,
 )
 from perdure.core.run.task import request_task
+from perdure.core.run.trace import link_command
 from perdure.core.run.update import (
     hand_over_update,
     leave_inbox,
@@ -239,12 +240,13 @@ def _receive_message(run: Run, moment: Moment, position: int, message: StreamMes
     run.inbox_first = position + 1
     record(run, moment, "SignalReceived", message_members(run, message))
     wait = None if run.wait is None else run.operations.get(run.wait)
-    if isinstance(wait, ConditionWait) or not run.operations:
+    if isinstance(wait, ConditionWait) or all(o.detached for o in run.operations.values()):
         request_task(run, moment, _signal_resume(message, None))
 
 
 def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
+    link_command(run, signal)
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
     kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)

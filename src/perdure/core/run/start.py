@@ -35,6 +35,7 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     fairness_key: str | None = None
     fairness_weight: int = 1
     build_id: str | None = None
+    trace: bytes | None = None
 
 
 def start_run(request: StartRequest, moment: Moment) -> Run:
@@ -59,6 +60,7 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
         fairness_key=request.fairness_key,
         fairness_weight=request.fairness_weight,
         build_id=request.build_id,
+        trace=request.trace,
         arguments=arguments,
     )
     set_deadlines(
@@ -85,6 +87,7 @@ def start_child(
     link: Parent,
     execution_timeout_seconds: int | None,
     run_timeout_seconds: int | None,
+    trace: bytes | None = None,
 ) -> Run:
     """The first run of a child workflow."""
     child = Run(
@@ -102,6 +105,7 @@ def start_child(
         fairness_key=parent.fairness_key,
         fairness_weight=parent.fairness_weight,
         build_id=parent.build_id,
+        trace=trace or parent.trace,
         parent=link,
         arguments=arguments,
     )
@@ -124,6 +128,7 @@ def start_successor(
     continued: bool,
     delay: int = 0,
     link: Parent | None = None,
+    trace: bytes | None = None,
 ) -> Run:
     """The next run of the same id: continued as new, or a failed child tried again.
 
@@ -145,6 +150,7 @@ def start_successor(
         fairness_key=run.fairness_key,
         fairness_weight=run.fairness_weight,
         build_id=run.build_id,
+        trace=trace or run.trace,
         parent=link or run.parent,
         served=run.served,
         continued_from_run_id=run.run_id if continued else None,

@@ -202,6 +202,8 @@ class Signal(Struct, tag="signal"):
     name: str
     arguments: bytes | None
     received_at: int
+    # The trace that its sender was in, as an encoded carrier.
+    trace: bytes | None = None
 
 
 class Update(Struct, kw_only=True, tag="update"):
@@ -220,6 +222,7 @@ class Update(Struct, kw_only=True, tag="update"):
     unjudged: bool = False
     request_id: str | None = None
     digest: str = ""
+    trace: bytes | None = None
 
     @property
     def command_id(self) -> str:
@@ -548,6 +551,13 @@ class Push(Struct, kw_only=True):
     span_id: str = ""
 
 
+class TraceLink(Struct, array_like=True):
+    """A trace that has something to do with the run's next task: that of a command."""
+
+    command_id: str
+    trace: bytes
+
+
 class Unsaved:
     """What a run has that the disk has not: the store writes this, then it is emptied."""
 
@@ -668,6 +678,9 @@ class Run(Struct):
     push: Push | None = None
     # The call of a service operation that this run handles.
     served: Served | None = None
+    # The trace that the run belongs to, and those that its next task has to do with.
+    trace: bytes | None = None
+    links: list[TraceLink] = field(default_factory=list)
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

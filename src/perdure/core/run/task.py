@@ -35,6 +35,7 @@ from perdure.core.run.state import (
     WorkflowTask,
 )
 from perdure.core.run.status import RunStatus
+from perdure.core.run.trace import forget_links
 
 APPROVED = "approved"
 REJECTED = "rejected"
@@ -234,6 +235,7 @@ def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
     receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, outcome, [])
     run.last_task = receipt
     run.task = None
+    forget_links(run, task)
     return receipt
 
 

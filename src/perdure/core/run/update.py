@@ -23,6 +23,7 @@ from perdure.core.run.state import (
     Update,
 )
 from perdure.core.run.task import request_task, withdraw
+from perdure.core.run.trace import link_command
 
 NOT_CLAIMED = "update_validation_task_not_claimed"
 WORKER_LOST = "update_validator_worker_lost"
@@ -50,6 +51,7 @@ def hand_over_update(run: Run, moment: Moment, position: int, update: Update) ->
 def accept(run: Run, moment: Moment, update: Update) -> None:
     """The acceptance enters history, and a worker is asked for the outcome."""
     run.update = update
+    link_command(run, update)
     members = {**_identity(run, update), "arguments": raw(update.arguments)}
     record(run, moment, "UpdateAccepted", {**members, "payload_codec": run.codec})
     request_update_task(run, moment, update)

@@ -45,6 +45,7 @@ class StartBody(Body):
     fairness_weight: Annotated[int, Meta(ge=1, le=1000)] | None = None
     build_id: OptionalName = None
     compatibility: OptionalName = None
+    observability_context: Absent = UNSET
     # Named by older clients; refused so that nobody believes that they work.
     workflow_execution_timeout: Absent = UNSET
     workflow_run_timeout: Absent = UNSET
@@ -67,6 +68,7 @@ REFUSED_START_FIELDS = (
 class SignalBody(Body):
     input: Absent = UNSET
     request_id: OptionalName = None
+    observability_context: Absent = UNSET
 
 
 class AppendMessageBody(Body):
@@ -77,6 +79,7 @@ class AppendMessageBody(Body):
 class UpdateBody(Body):
     input: Absent = UNSET
     request_id: OptionalName = None
+    observability_context: Absent = UNSET
     wait_for: str | None = None
     wait_timeout_seconds: Seconds | None = None
     # Named by older clients; refused so that nobody believes that it works.
@@ -86,6 +89,7 @@ class UpdateBody(Body):
 class StopBody(Body):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
     request_id: OptionalName = None
+    observability_context: Absent = UNSET
 
 
 class RequestCancellationBody(Body):

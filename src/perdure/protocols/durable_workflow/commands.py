@@ -29,6 +29,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_storable,
 )
 from perdure.protocols.durable_workflow.session_terms import TermsBody, terms_of
+from perdure.protocols.durable_workflow.tracing import read_carrier
 
 Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 
@@ -95,6 +96,7 @@ class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
     retry_policy: WireRetryPolicy | None = None
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None
+    observability_context: Payload = UNSET
 
 
 class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=True):
@@ -194,6 +196,7 @@ class WireContinue(Wire, tag="continue_as_new", kw_only=True):
     workflow_type: OptionalName = None
     queue: OptionalName = None
     task_queue: OptionalName = None
+    observability_context: Payload = UNSET
 
 
 WireCommand = (
@@ -313,6 +316,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 arguments=require_payload(_either(wire.arguments, wire.input), f"{at}.arguments"),
                 queue=wire.queue or wire.task_queue,
                 workflow_type=wire.workflow_type,
+                trace=read_carrier(wire.observability_context, f"{at}.observability_context"),
             )
         case _:
             assert_never(wire)
@@ -363,6 +367,7 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
         retry=retry_policy(wire.retry_policy),
         execution_timeout_seconds=wire.execution_timeout_seconds,
         run_timeout_seconds=wire.run_timeout_seconds,
+        trace=read_carrier(wire.observability_context, f"{at}.observability_context"),
         path=_path(wire),
     )
 

@@ -47,6 +47,7 @@ from perdure.protocols.durable_workflow.payloads import (
 )
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
+from perdure.protocols.durable_workflow.tracing import read_carrier
 from perdure.store.interface import Instance, ListCursor, RunFilter, Store
 from perdure.web.message import Request, Response
 
@@ -155,6 +156,7 @@ class ControlPlane:
             fairness_key=body.fairness_key and body.fairness_key.strip().lower(),
             fairness_weight=body.fairness_weight or 1,
             build_id=body.build_id or body.compatibility or None,
+            trace=read_carrier(body.observability_context),
         )
 
     def _frame_of_fleet(self, namespace: str, queue: str, workflow_type: str) -> Frame:
@@ -285,17 +287,23 @@ class ControlPlane:
     async def signal(self, request: Request) -> Response:
         name = require_signal_name(request.params["name"])
         body = bodies.decode(request.body, bodies.SignalBody)
+        trace = read_carrier(body.observability_context)
         arguments, plain = read_input(body.input, "input")
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)
         operation = SignalRun(
-            target, name=name, arguments=arguments, count=count_arguments(arguments)
+            target,
+            name=name,
+            arguments=arguments,
+            count=count_arguments(arguments),
+            trace=trace,
         )
         return await self._command(request, "signal", operation, 202, {"signal_name": name})
 
     async def cancel(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
+        read_carrier(body.observability_context)
         target = command_target(request, body.request_id, b"cancel")
         operation = CancelRun(target, reason=body.reason)
         return await self._command(request, "cancel", operation, 200, {})

@@ -233,6 +233,18 @@ WORKER_SESSIONS: dict[str, Any] = {
 }
 """Activities that one worker shall do, one owner at a time."""
 
+OBSERVABILITY_CONTEXT: dict[str, Any] = {
+    "supported": True,
+    "schema": "durable-workflow.trace-context",
+    "version": 1,
+    "dispatch_schema": "durable-workflow.queue-trace",
+    "links_schema": "durable-workflow.trace-links",
+    "max_context_bytes": limits.TRACE_CONTEXT_BYTES_MAX,
+    "max_links": limits.TRACE_LINKS_MAX,
+    "max_links_bytes": limits.TRACE_LINKS_BYTES_MAX,
+}
+"""How traces are carried. The SDK takes it only if it is exactly this."""
+
 
 def server_capabilities(
     *, poll_timeout: int, compression: bool, external_payloads: bool
@@ -261,6 +273,7 @@ def server_capabilities(
         "worker_sessions": WORKER_SESSIONS,
         "message_streams": True,
         "cooperative_cancellation": True,
+        "observability_context": OBSERVABILITY_CONTEXT,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "runtime_external_payload_transport": external_payloads,

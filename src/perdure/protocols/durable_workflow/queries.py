@@ -165,7 +165,9 @@ class QueryPlane:
     def _task(self, delivery: QueryDelivery) -> dict[str, Any]:
         lease, arguments = delivery.lease, delivery.query_arguments
         asked = lease.asked
+        trace = {} if delivery.trace is None else {"observability_context": Raw(delivery.trace)}
         return {
+            **trace,
             "query_task_id": lease.query_id,
             "query_task_attempt": lease.attempt,
             "workflow_id": asked.workflow_id,

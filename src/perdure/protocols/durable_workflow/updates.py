@@ -31,6 +31,7 @@ from perdure.protocols.durable_workflow.inputs import read_input, require_operat
 from perdure.protocols.durable_workflow.payloads import count_arguments, shown
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
+from perdure.protocols.durable_workflow.tracing import read_carrier
 from perdure.web.message import Request, Response
 
 STAGES = ("accepted", "completed")
@@ -122,7 +123,13 @@ class Updates:
         admitted: Admitted = await self._engine.submit_knowing_workers(
             naming(
                 request,
-                UpdateRun(target, name=name, arguments=arguments, count=count_arguments(arguments)),
+                UpdateRun(
+                    target,
+                    name=name,
+                    arguments=arguments,
+                    count=count_arguments(arguments),
+                    trace=read_carrier(body.observability_context),
+                ),
             )
         )
         asked = body.wait_timeout_seconds

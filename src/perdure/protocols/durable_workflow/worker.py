@@ -81,6 +81,7 @@ from perdure.protocols.durable_workflow.sessions import (
 )
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
+from perdure.protocols.durable_workflow.tracing import trace_members
 from perdure.protocols.durable_workflow.updates import validation_task
 from perdure.web.message import Request, Response
 
@@ -548,6 +549,14 @@ def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]
     }
     if delivery.cancellation is not None:
         task["cancellation_request"] = cancellation_request(delivery.cancellation)
+    if delivery.trace is not None or delivery.links:
+        task |= trace_members(
+            delivery.trace,
+            delivery.links,
+            task_id=delivery.task_id,
+            run_id=delivery.run_id,
+            namespace=namespace,
+        )
     return task
 
 
@@ -567,6 +576,8 @@ def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]
         "lease_owner": delivery.owner,
         "lease_expires_at": instant.text(delivery.lease_expires_at),
     }
+    if delivery.trace is not None:
+        task["observability_context"] = msgspec.Raw(delivery.trace)
     retry, timeouts = delivery.retry, delivery.timeouts
     policy: dict[str, Any] = {
         "snapshot_version": 1,
