@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,7 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         "POST /api/external-payloads/v1": lambda: post(wire, b"blob"),
         "POST /api/activities": control("/activities", {"activity_type": "a", "task_queue": "no"}),
         f"POST {run}/redrive": control(f"/workflows/failed/runs/{broken}/redrive", {}),
+        **services(wire),
         "POST /api/worker/sessions": worker("/sessions", {"worker_id": "w1", "session_id": "new"}),
         f"POST {session}/heartbeat": worker("/sessions/kept/heartbeat", {"worker_id": "w1"}),
         f"DELETE {session}": worker("/sessions/ended", {"worker_id": "w1"}, "DELETE"),
@@ -191,6 +193,44 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {activity}/complete": attempt("completed", "complete", result=avro("paid")),
         f"POST {activity}/fail": attempt("failed", "fail", failure={"message": "boom"}),
     }
+
+
+def services(wire: Wire) -> dict[str, Callable[[], Answer]]:
+    """Entries that come and go, a call that begins and one that is stopped."""
+    binding = {
+        "handler_binding_kind": "workflow_run",
+        "handler_binding": {"workflow_type": "Order", "task_queue": "nobody"},
+    }
+    endpoint, service = "/service-endpoints/{endpoint}", "/services/{service}"
+    operation = "/operations/{operation}"
+    templates = (endpoint, endpoint + service, endpoint + service + operation)
+    kept = ("/service-endpoints/kept", "/services/kept", "/operations/kept")
+
+    def entry(level: int, name: str) -> str:
+        return "".join(kept[:level]) + kept[level].replace("kept", name)
+
+    def put(level: int, name: str) -> Answer:
+        return wire.control("PUT", entry(level, name), binding if level == 2 else {})
+
+    for level in range(3):
+        for name in ("kept", "goes"):
+            put(level, name).ok(201)
+    charge = entry(2, "kept")
+    begin = {"wait_for": "accepted"}
+    begun = wire.control("POST", f"{charge}/execute", begin).ok()["service_call_id"]
+    stop = f"{charge}/service-calls/{begun}/cancel"
+    calls: dict[str, Callable[[], Answer]] = {
+        f"POST /api{templates[2]}/execute": lambda: wire.control(
+            "POST", f"{charge}/execute", begin
+        ),
+        f"POST /api{templates[2]}/service-calls/{{call_id}}/cancel": lambda: wire.control(
+            "POST", stop, {}
+        ),
+    }
+    for level, template in enumerate(templates):
+        calls[f"PUT /api{template}"] = partial(put, level, "comes")
+        calls[f"DELETE /api{template}"] = partial(wire.control, "DELETE", entry(level, "goes"))
+    return calls
 
 
 def asked_to_cancel(wire: Wire) -> tuple[Callable[[], Answer], Callable[[], Answer]]:

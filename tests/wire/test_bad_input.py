@@ -581,7 +581,17 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     f"POST {QUERY}/complete": on_query("complete", result=None, result_envelope=avro(1)),
     f"POST {QUERY}/fail": on_query("fail", failure=FAILURE),
 }
+ENDPOINT = "/api/service-endpoints/{endpoint}"
+SERVICE = ENDPOINT + "/services/{service}"
+OPERATION = SERVICE + "/operations/{operation}"
 ELSEWHERE = {
+    **{
+        f"{method} {entry}": "test_services"
+        for method in ("PUT", "DELETE")
+        for entry in (ENDPOINT, SERVICE, OPERATION)
+    },
+    f"POST {OPERATION}/execute": "test_services",
+    f"POST {OPERATION}/service-calls/{{call_id}}/cancel": "test_services",
     f"POST {TASK}/deliver-cancellation": "test_cancellation",
     f"POST {ATTEMPT_OF}/acknowledge-cancellation": "test_cancellation",
 }
