@@ -1,5 +1,6 @@
 """The README is true: its links lead somewhere, its verbs exist, its calls get answers."""
 
+import os
 import re
 import shlex
 import subprocess
@@ -47,6 +48,30 @@ def test_the_curl_call_of_the_readme_is_answered(tmp_path: Path) -> None:
         with urlopen(Request(url, headers={name: value})) as answer:
             assert answer.status == 200
             assert b'"workflows":[]' in answer.read()
+
+
+def test_the_order_of_the_readme_is_fulfilled(tmp_path: Path) -> None:
+    [line] = re.findall(r"^ +(DURABLEX_ENGINE_URL=.*)$", README, re.MULTILINE)
+    _, python, program = shlex.split(line)
+    assert python == ".venv/bin/python"
+
+    with ServerProcess(tmp_path / "readme.db") as server:
+        shown = subprocess.run(
+            [sys.executable, program],
+            cwd=ROOT,
+            env={**os.environ, "DURABLEX_ENGINE_URL": server.url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    assert shown.stdout.splitlines() == [
+        "charged A1, label for A1, packed by Ann",
+        "  charge: succeeded, attempt 2",
+        "  label: succeeded, attempt 1",
+        "  cool off: succeeded, attempt 1",
+        "  packed: succeeded, attempt 1",
+    ], shown.stderr
 
 
 def test_serve_without_credentials_ends_with_one_sentence(

@@ -231,6 +231,29 @@ def test_a_result_is_waited_for_until_there_is_one() -> None:
     run(story)
 
 
+def test_a_workflow_and_a_step_can_be_waited_for() -> None:
+    async def story() -> None:
+        mine, other = {"name": "w", "app": "shop"}, {"name": "w", "app": "other"}
+        async with (
+            scripted(
+                answer(200, []),
+                answer(200, [other]),
+                answer(200, [other, mine]),
+                answer(200, [{"name": "a"}]),
+                answer(200, [{"name": "a"}, {"name": "b", "status": "waiting"}]),
+                *[answer(200, [])] * 20,
+            ) as script,
+            Client(engine_url=script.url, app="shop") as client,
+        ):
+            await client.until_known("w")
+            assert (await client.until_step("01", "b")).status == "waiting"
+            assert len(script.asked) == 5
+            with pytest.raises(TimeoutError):
+                await client.until_known("w", timeout_seconds=0.05)
+
+    run(story)
+
+
 @pytest.mark.parametrize("url", ["localhost:6770", "ftp://here", "http://", "/x"])
 def test_what_is_no_url_of_an_engine_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="not the URL of an engine"):

@@ -63,15 +63,8 @@ async def connected(app: App, server: ServerProcess) -> AsyncIterator[Client]:
 
 async def known(client: Client, app: App) -> None:
     """Wait until the engine has all workflows of the app."""
-    names = {workflow.name for workflow in app}
-    while not names <= {row["name"] for row in await client.workflows()}:
-        continue
-
-
-async def until_waiting(client: Client, run_id: str, step: str) -> None:
-    """Wait until a run has come to a step."""
-    while step not in {row.name for row in await client.steps(run_id)}:
-        continue
+    for workflow in app:
+        await client.until_known(workflow.name)
 
 
 async def started(client: Client, event: str, data: object) -> str:
@@ -125,7 +118,7 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess) -> None:
     async def story() -> None:
         async with connected(app, server) as client:
             run_id = await started(client, "order.created", {"id": "A1"})
-            await until_waiting(client, run_id, "paid")
+            await client.until_step(run_id, "paid")
             assert (await client.send("order.paid", {"by": "card"})).woke == 1
             run = await finished(client, run_id)
             steps = await client.steps(run_id)
@@ -211,10 +204,10 @@ def test_an_engine_killed_in_mid_run_goes_on_where_it_was(server: ServerProcess)
     async def story() -> None:
         async with connected(app, server) as client:
             run_id = await started(client, "go", {})
-            await until_waiting(client, run_id, "nap")
+            await client.until_step(run_id, "nap")
             await asyncio.to_thread(server.restart)
             await known(client, app)
-            await until_waiting(client, run_id, "news")
+            await client.until_step(run_id, "news")
             await asyncio.to_thread(server.restart)
             await known(client, app)
             assert (await client.send("news", "good")).woke == 1
@@ -261,8 +254,7 @@ def test_a_runner_killed_in_mid_pass_is_replaced(server: ServerProcess) -> None:
     async def story() -> None:
         async with Client(engine_url=server.url, app="shop") as client:
             first = await runner("hang")
-            while not await client.workflows():
-                continue
+            await client.until_known("w")
             run_id = await started(client, "go", {})
             await heard(first, b"hanging")
             first.kill()

@@ -1,7 +1,7 @@
 """A small client of the engine's HTTP API: send events, start workflows, look at runs, wait."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import quote
@@ -159,12 +159,29 @@ class Client:
 
     async def wait(self, run_id: str, *, timeout_seconds: float = 60.0) -> Run:
         """The run once it has ended; `TimeoutError` if that takes too long."""
-        async with asyncio.timeout(timeout_seconds):
-            pause = LOOK_SECONDS
-            while not (run := await self.run(run_id)).is_finished:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.5, LOOK_SECONDS_MAX)
-            return run
+
+        async def look() -> Run | None:
+            run = await self.run(run_id)
+            return run if run.is_finished else None
+
+        return await _until(look, timeout_seconds)
+
+    async def until_known(self, workflow: str, *, timeout_seconds: float = 60.0) -> None:
+        """Wait until a runner has registered this workflow."""
+
+        async def look() -> bool | None:
+            known = [row for row in await self.workflows() if row.get("name") == workflow]
+            return any(self._app in (None, row.get("app")) for row in known) or None
+
+        await _until(look, timeout_seconds)
+
+    async def until_step(self, run_id: str, step: str, *, timeout_seconds: float = 60.0) -> StepRow:
+        """Wait until a run has come to a step."""
+
+        async def look() -> StepRow | None:
+            return next((row for row in await self.steps(run_id) if row.name == step), None)
+
+        return await _until(look, timeout_seconds)
 
     async def result(self, run_id: str, *, timeout_seconds: float = 60.0) -> Json:
         """The result of a run once it has succeeded; otherwise `RunFailedError`."""
@@ -197,6 +214,16 @@ class Client:
 
 
 T = TypeVar("T")
+
+
+async def _until(look: Callable[[], Awaitable[T | None]], seconds: float) -> T:
+    """Look again, less and less often, until there is something to see."""
+    async with asyncio.timeout(seconds):
+        pause = LOOK_SECONDS
+        while (seen := await look()) is None:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LOOK_SECONDS_MAX)
+        return seen
 
 
 def _read(answer: Answer, kind: type[T]) -> T:
