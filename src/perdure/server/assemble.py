@@ -63,6 +63,7 @@ from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
@@ -222,11 +223,22 @@ class Server:
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
-        self.catalogue = CatalogueReader(self.engine, push_surface, clock)
+        self.serve = Serve(
+            self.engine,
+            self.invoker,
+            self.runners,
+            clock,
+            push_surface,
+            node_id=node_id,
+            signing_key=settings.signing_key,
+            namespaces=self.namespaces.known,
+        )
+        self.catalogue = CatalogueReader(self.engine, push_surface, clock, settings.signing_key)
         runs = Runs(self.engine, push_surface)
         push_routes = durablex.routes(
             push_surface,
             self.connect,
+            self.serve,
             Events(self.engine, push_surface),
             runs,
             self.catalogue,
@@ -286,11 +298,13 @@ class Server:
             ("deliveries", self.deliverer.run()),
             ("passes", self.invoker.run()),
             ("runners", self.connect.run()),
+            ("serving", self.serve.run()),
         ]
         return loops if self.neighbours is None else loops + self.neighbours.loops()
 
     async def close(self) -> None:
         """Let go of the store."""
+        self.serve.close()
         if self.neighbours is not None:
             await self.neighbours.close()
         await self.store.close()

@@ -41,6 +41,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
     compression: bool = True
+    signing_key: str | None = None
     external_payloads: bool = True
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
@@ -62,6 +63,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
     "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
     "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
+    "PERDURE_SIGNING_KEY": "key that signs passes to runners that serve HTTP",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
     "DW_AUTH_DRIVER": "token or none",
@@ -98,6 +100,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "store_direct": environment.get("PERDURE_STORE_DIRECT") or None,
         "pooler": _choice(environment, "PERDURE_POOLER", "none", "transaction"),
         "processes": _integer(environment, "PERDURE_PROCESSES", 1, PROCESSES_MAX),
+        "signing_key": environment.get("PERDURE_SIGNING_KEY") or None,
         "server_id": environment.get("DW_SERVER_ID") or None,
         "default_namespace": environment.get("DW_DEFAULT_NAMESPACE") or None,
         "auth_driver": environment.get("DW_AUTH_DRIVER") or None,

@@ -1,5 +1,6 @@
 """What is registered: workflows, apps, runners; and whether the engine itself is well."""
 
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -19,7 +20,14 @@ from perdure.web.message import Request, Response
 class CatalogueReader:
     """The routes that show what there is."""
 
-    def __init__(self, engine: Engine, surface: DurablexSurface, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        surface: DurablexSurface,
+        clock: Clock,
+        signing_key: str | None = None,
+    ) -> None:
+        self._fingerprint = None if signing_key is None else fingerprint(signing_key)
         self._engine = engine
         self._clock = clock
         self._store = engine.store
@@ -51,7 +59,14 @@ class CatalogueReader:
             newer = known is None or (link.is_live, link.seen_at) > (known.is_live, known.seen_at)
             if app in (None, "", link.app) and newer:
                 chosen[identity] = link
-        return self._surface.answer(200, [runner_view(link) for link in chosen.values()])
+        return self._surface.answer(200, [self._view(link) for link in chosen.values()])
+
+    def _view(self, link: RunnerLink) -> dict[str, Any]:
+        view = runner_view(link)
+        told = link.told.key_fingerprint
+        if told is not None and self._fingerprint is not None:
+            view["keyMatches"] = told == self._fingerprint
+        return view
 
     async def health(self, request: Request) -> Response:
         """GET /healthz: somebody listens, and nothing more is asked."""
@@ -69,6 +84,11 @@ class CatalogueReader:
             told = {"status": "not_ready", "checks": checks, "draining": True}
             return self._surface.answer(503, told)
         return self._surface.answer(200, {"status": "ready", "checks": checks})
+
+
+def fingerprint(key: str) -> str:
+    """What two sides compare to see whether they have the same key."""
+    return sha256(key.encode()).hexdigest()[:16]
 
 
 def workflow_view(one: Definition, now: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
@@ -15,6 +16,7 @@ FULL = frozenset({"worker", "operator", "admin"})
 def routes(
     surface: DurablexSurface,
     connect: Connect,
+    serve: Serve,
     events: Events,
     runs: Runs,
     catalogue: CatalogueReader,
@@ -23,6 +25,7 @@ def routes(
     """Every route, with who may use it."""
     run = "/runs/{run_id}"
     return [
+        Route("POST", "/register", FULL, surface, serve.register),
         Route("GET", "/connect", FULL, surface, connect.connect, lean=True, upgrades=True),
         Route("POST", "/events", FULL, surface, events.ingest, lean=True),
         Route("GET", "/events", READER, surface, events.find),

@@ -1,0 +1,203 @@
+"""Runners that serve HTTP: they say where they are, now and then again, and we post passes."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.core.intake.definition import Manifest, read_manifest
+from perdure.core.intake.signature import HEADERS, sign
+from perdure.core.limits import (
+    PASS_BYTES_MAX,
+    PASS_TIMEOUT,
+    RUNNER_STALE_AFTER,
+    RUNNERS_MAX,
+    SECOND,
+)
+from perdure.core.push.command import Broke, PassReply, Refused
+from perdure.core.push.passing import error_of
+from perdure.core.run.state import TASK_KINDS, Dialect, Run
+from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
+from perdure.dispatch.runners import Call, Runner, RunnerYard
+from perdure.engine.beat import Engine
+from perdure.engine.registering import RUNNER, RegisterRunner, RunnerLink
+from perdure.protocols.durablex.connect import is_impatient
+from perdure.protocols.durablex.invoke import body_of, reply_of
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
+from perdure.store.interface import QueueKey, Unavailable
+from perdure.web.client import AnswerTooLarge, ClientError, HttpClient
+from perdure.web.message import HttpError, Request, Response
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 30 * SECOND
+_LOOK = 10 * SECOND
+_VERSIONS = {"X-Durablex-Protocol": "1", "X-Duraton-Protocol": "1"}
+
+Place = tuple[str, str, str, str]
+"""Namespace, app, runner id and URL."""
+
+
+class Serve:
+    """Every runner with a URL that this node knows of."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        invoker: Invoker,
+        yard: RunnerYard,
+        clock: Clock,
+        surface: DurablexSurface,
+        *,
+        node_id: str,
+        signing_key: str | None,
+        namespaces: set[str],
+    ) -> None:
+        self.invoker = invoker
+        self.client = HttpClient()
+        self.clock = clock
+        self.signing_key = signing_key
+        self._engine = engine
+        self._yard = yard
+        self._surface = surface
+        self._node_id = node_id
+        self._namespaces = namespaces
+        self._links: dict[Place, Endpoint] = {}
+        self._posting: set[asyncio.Task[None]] = set()
+
+    async def register(self, request: Request) -> Response:
+        """POST /register."""
+        try:
+            request.body.decode()
+            told = msgspec.json.decode(request.body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise HttpError(400, "malformed_json", "the body is not JSON") from None
+        if not speaks_ours(told):
+            message = f"this engine speaks protocol version {PROTOCOL_VERSION}"
+            raise HttpError(400, "protocol_mismatch", message)
+        manifest = read_manifest(told, with_url=True)
+        assert manifest.url is not None
+        link: RunnerLink = await self._engine.submit(
+            RegisterRunner(
+                request.namespace,
+                manifest,
+                runner_id=manifest.runner_id or manifest.url,
+                link_id=manifest.url,
+                url=manifest.url,
+            )
+        )
+        self._know(request.namespace, link, impatient=is_impatient(manifest))
+        answer = {
+            "ok": True,
+            "app": link.app,
+            "runner": link.runner_id,
+            "protocolVersion": PROTOCOL_VERSION,
+            "heartbeatMs": HEARTBEAT * 1000 // SECOND,
+        }
+        return self._surface.answer(200, answer)
+
+    async def run(self) -> None:
+        """Learn from the disk who serves, and forget who does not, while the server lives."""
+        while True:
+            try:
+                await self.look()
+            except Unavailable as error:
+                log.info("who serves is not known: %s", error.message)
+            await self.clock.sleep(_LOOK)
+
+    async def look(self) -> None:
+        """Compare what this node knows with what any node was told."""
+        stale = self.clock.now() - RUNNER_STALE_AFTER
+        live: set[Place] = set()
+        for namespace in list(self._namespaces):
+            found = await RUNNER.read_page(self._engine.store, namespace, limit=RUNNERS_MAX)
+            for _, link in found:
+                if link.is_live and link.seen_at > stale and "://" in link.link_id:
+                    place = (namespace, link.app, link.runner_id, link.url)
+                    live.add(place)
+                    if place not in self._links:
+                        told = Manifest(
+                            app=link.app,
+                            runner_id=link.runner_id,
+                            url=link.url,
+                            runner=link.told,
+                            workflows=(),
+                        )
+                        self._know(namespace, link, impatient=is_impatient(told))
+        for place in [place for place in self._links if place not in live]:
+            endpoint = self._links.pop(place)
+            self._yard.remove(endpoint.runner)
+
+    def _know(self, namespace: str, link: RunnerLink, *, impatient: bool) -> None:
+        place = (namespace, link.app, link.runner_id, link.url)
+        known = self._links.get(place)
+        workflows = frozenset(link.workflows)
+        if known is not None and known.runner.workflows == workflows:
+            return
+        endpoint = self._links[place] = Endpoint(self, link.url)
+        endpoint.runner = Runner(
+            QueueKey(namespace, link.app, TASK_KINDS[Dialect.PUSH]),
+            owner=f"{OWNER_PREFIX}{self._node_id}:{link.url}"[:200],
+            runner_id=link.runner_id,
+            workflows=workflows,
+            link=endpoint,
+            send=self.invoker.send,
+            is_impatient=impatient,
+        )
+        if known is not None:
+            self._yard.remove(known.runner)
+        self._yard.add(endpoint.runner)
+
+    def spawn(self, posting: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(posting)
+        self._posting.add(task)
+        task.add_done_callback(self._posting.discard)
+
+    def close(self) -> None:
+        for task in self._posting:
+            task.cancel()
+        self.client.close()
+
+
+class Endpoint:
+    """One URL of one runner."""
+
+    is_writable = True
+
+    def __init__(self, plane: Serve, url: str) -> None:
+        self._plane = plane
+        self._url = url
+        self.runner: Runner
+
+    def carry(self, call: Call, run: Run) -> None:
+        body, call.has_pending = body_of(run, is_impatient=call.runner.is_impatient)
+        if len(body) > PASS_BYTES_MAX:
+            told = f"what the run's steps returned does not fit into {PASS_BYTES_MAX} bytes"
+            self._plane.invoker.finish(call, Refused(error=error_of(told), logs=[]))
+            return
+        self._plane.spawn(self._post(call, body))
+
+    async def _post(self, call: Call, body: bytes) -> None:
+        headers = dict(_VERSIONS)
+        plane = self._plane
+        if plane.signing_key:
+            signature = sign(plane.signing_key, body, plane.clock.now() // SECOND)
+            headers |= dict.fromkeys(HEADERS, signature)
+        reply: PassReply
+        try:
+            async with asyncio.timeout(PASS_TIMEOUT / SECOND + 5):
+                status, told = await plane.client.post(
+                    self._url, body, headers, bytes_max=PASS_BYTES_MAX
+                )
+            told.decode()
+            reply = reply_of(status, told)
+        except AnswerTooLarge as error:
+            # Asking again would only repeat what the steps did.
+            reply = Refused(error=error_of(str(error)), logs=[])
+        except (ClientError, TimeoutError, UnicodeDecodeError) as error:
+            reply = Broke(error=error_of(f"the runner at {self._url}: {error}"), logs=[])
+        plane.invoker.finish(call, reply)
