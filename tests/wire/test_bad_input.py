@@ -531,12 +531,96 @@ def on_session(method: str, path: str) -> Callable[[Wire], Call]:
     return make
 
 
+NO_ENTRY: Refusal = (404, "service_entry_not_found")
+NO_CALL: Refusal = (404, "service_call_not_found")
+REJECTED: Refusal = (409, "service_call_rejected")
+OPERATION: Json = {
+    "handler_binding_kind": "workflow_run",
+    "handler_binding": {"workflow_type": "Order", "task_queue": "elsewhere"},
+}
+LEVELS = ("/service-endpoints/e", "/services/s", "/operations/o")
+
+
+def offering(depth: int) -> Callable[[Wire], Call]:
+    """A line of the catalogue; what stands above it is there."""
+
+    def make(wire: Wire) -> Call:
+        for upper in range(1, depth):
+            wire.control("PUT", "".join(LEVELS[:upper]), {}).ok(201)
+        path = "".join(LEVELS[:depth])
+        elsewhere = {f"{path}%2F": INVALID, f"{path}%20x": INVALID, f"{path}{'x' * 128}": INVALID}
+        if depth > 1:
+            elsewhere[path.replace("/e/", "/unknown/")] = NO_ENTRY
+        changed: Faults = (({"description": 5}, INVALID), ({"description": "d" * 1_001}, INVALID))
+        if depth == 3:
+            changed += (
+                ({"handler_binding_kind": "dance"}, INVALID),
+                ({"handler_binding": {}}, INVALID),
+                ({"operation_mode": "later"}, INVALID),
+                ({"boundary_policy": {}}, INVALID),
+            )
+        return Call(
+            path,
+            OPERATION if depth == 3 else {},
+            method="PUT",
+            required=tuple(OPERATION) if depth == 3 else (),
+            abroad=NO_ENTRY if depth > 1 else None,
+            elsewhere=elsewhere,
+            changed=changed,
+            answers=(201,),
+        )
+
+    return make
+
+
+def withdrawing(depth: int) -> Callable[[Wire], Call]:
+    def make(wire: Wire) -> Call:
+        offering(depth)(wire).send(wire).ok(201)
+        path = "".join(LEVELS[:depth])
+        elsewhere = {f"{path}x": NO_ENTRY}
+        return Call(path, None, method="DELETE", abroad=NO_ENTRY, elsewhere=elsewhere)
+
+    return make
+
+
+def make_execute(wire: Wire) -> Call:
+    offering(3)(wire).send(wire).ok(201)
+    path = "".join(LEVELS)
+    return Call(
+        f"{path}/execute",
+        {"arguments": avro([1]), "wait_for": "accepted"},
+        envelopes=("arguments",),
+        abroad=REJECTED,
+        elsewhere={f"{path}x/execute": REJECTED},
+        changed=(
+            ({"arguments": 5}, INVALID),
+            ({"wait_for": "ever"}, INVALID),
+            ({"mode_override": "later"}, INVALID),
+            ({"target_workflow_instance_id": "order-1"}, REJECTED),
+            ({"memo": []}, INVALID),
+        ),
+    )
+
+
+def make_call_cancel(wire: Wire) -> Call:
+    call_id = make_execute(wire).send(wire).ok()["service_call_id"]
+    path = f"{''.join(LEVELS)}/service-calls"
+    return Call(
+        f"{path}/{call_id}/cancel",
+        {"reason": "enough"},
+        abroad=NO_CALL,
+        elsewhere={f"{path}/{NOTHING}/cancel": NO_CALL},
+        changed=(({"reason": 5}, INVALID), ({"reason": "r" * 1_001}, INVALID)),
+    )
+
+
 FAILURE = {"message": "no"}
 COMMANDS = [schedule_activity(), complete_workflow()]
 
 FLOW = "/api/workflows/{workflow_id}"
 BASES = ((FLOW, False), (FLOW + "/runs/{run_id}", True))
 TASK, ATTEMPT_OF = "/api/worker/workflow-tasks/{task_id}", "/api/worker/activity-tasks/{task_id}"
+CATALOGUE = ("/service-endpoints/{endpoint}", "/services/{service}", "/operations/{operation}")
 VERDICT = "/api/worker/update-validation-tasks/{task_id}"
 QUERY = "/api/worker/query-tasks/{query_task_id}"
 
@@ -563,6 +647,13 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     },
     f"POST {FLOW}/runs/{{run_id}}/redrive": make_redrive,
     f"POST {FLOW}/message-streams/{{stream_name}}/messages": make_message,
+    **{
+        f"{method} /api{''.join(CATALOGUE[:depth])}": make(depth)
+        for depth in (1, 2, 3)
+        for method, make in (("PUT", offering), ("DELETE", withdrawing))
+    },
+    f"POST /api{''.join(CATALOGUE)}/execute": make_execute,
+    f"POST /api{''.join(CATALOGUE)}/service-calls/{{call_id}}/cancel": make_call_cancel,
     "POST /api/worker/sessions": make_session,
     "POST /api/worker/sessions/{session_id}/heartbeat": on_session("POST", "/heartbeat"),
     "DELETE /api/worker/sessions/{session_id}": on_session("DELETE", ""),
@@ -600,7 +691,9 @@ ELSEWHERE = {
 WITH_ENVELOPES = [
     route
     for route in CALLS
-    if route.endswith(("/complete", "/{name}", "/messages", "/api/workflows", "/api/activities"))
+    if route.endswith(
+        ("/complete", "/{name}", "/messages", "/api/workflows", "/api/activities", "/execute")
+    )
 ]
 WITH_LEASES = [
     route
