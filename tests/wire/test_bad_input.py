@@ -534,7 +534,7 @@ def on_session(method: str, path: str) -> Callable[[Wire], Call]:
 NO_ENTRY: Refusal = (404, "service_entry_not_found")
 NO_CALL: Refusal = (404, "service_call_not_found")
 REJECTED: Refusal = (409, "service_call_rejected")
-OPERATION: Json = {
+HANDLED: Json = {
     "handler_binding_kind": "workflow_run",
     "handler_binding": {"workflow_type": "Order", "task_queue": "elsewhere"},
 }
@@ -561,9 +561,9 @@ def offering(depth: int) -> Callable[[Wire], Call]:
             )
         return Call(
             path,
-            OPERATION if depth == 3 else {},
+            HANDLED if depth == 3 else {},
             method="PUT",
-            required=tuple(OPERATION) if depth == 3 else (),
+            required=tuple(HANDLED) if depth == 3 else (),
             abroad=NO_ENTRY if depth > 1 else None,
             elsewhere=elsewhere,
             changed=changed,
@@ -672,17 +672,7 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     f"POST {QUERY}/complete": on_query("complete", result=None, result_envelope=avro(1)),
     f"POST {QUERY}/fail": on_query("fail", failure=FAILURE),
 }
-ENDPOINT = "/api/service-endpoints/{endpoint}"
-SERVICE = ENDPOINT + "/services/{service}"
-OPERATION = SERVICE + "/operations/{operation}"
 ELSEWHERE = {
-    **{
-        f"{method} {entry}": "test_services"
-        for method in ("PUT", "DELETE")
-        for entry in (ENDPOINT, SERVICE, OPERATION)
-    },
-    f"POST {OPERATION}/execute": "test_services",
-    f"POST {OPERATION}/service-calls/{{call_id}}/cancel": "test_services",
     f"POST {TASK}/deliver-cancellation": "test_cancellation",
     f"POST {ATTEMPT_OF}/acknowledge-cancellation": "test_cancellation",
 }
