@@ -1,5 +1,7 @@
 """Round after round of faults over several nodes, until the time is up; prints a scoreboard.
 
+A node is killed every few seconds, and PostgreSQL restarted every 5 to 20, for up to two.
+
     python -m tests.faults.torture [--minutes 10] [--seed N] [--release 2.12.0]
 
 Ends with 1 at the first broken promise, and leaves the logs of that round where it says.

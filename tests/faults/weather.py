@@ -105,8 +105,16 @@ class Progress:
             self._condition.wait_for(lambda: self._count >= wanted, seconds)
 
 
+KILL_EVERY = (2.0, 5.0)
+RESTART_EVERY = (5.0, 20.0)
+"""The rhythm of a long round, in seconds: when the next node dies, and when the database does."""
+
+
 class Faults:
-    """Breaks one thing after the other, by the throw of a die."""
+    """Breaks one thing after the other, by the throw of a die.
+
+    A brief round is over before a rhythm shows: there a fault comes whenever some work was done.
+    """
 
     def __init__(
         self,
@@ -125,18 +133,38 @@ class Faults:
         self._pool = ThreadPoolExecutor(len(nodes))
         self._starting: dict[ServerProcess, Future[Any]] = {}
         self.score = Score()
+        now = time.monotonic()
+        self._kill_at = now + die.uniform(*KILL_EVERY)
+        self._restart_at = now + die.uniform(*RESTART_EVERY)
 
     def strike(self) -> None:
-        """The next fault, after some more work was done."""
-        most = 40 if self._is_brief else 300
-        self._progress.wait(self._die.randint(5, most), 3 if self._is_brief else 15)
-        self._die.choice([self.kill, self.kill, self.restart, self.kill_and_restart])()
+        """The next fault, in its time."""
+        if self._is_brief:
+            self._progress.wait(self._die.randint(5, 40), 3)
+            faults = [self.kill, self.kill_process, self.restart, self.kill_and_restart]
+            self._die.choice(faults)()
+            return
+        pause = min(self._kill_at, self._restart_at) - time.monotonic()
+        self._progress.wait(1_000_000, max(pause, 0))
+        if self._kill_at < self._restart_at:
+            self._die.choice([self.kill, self.kill_process])()
+            self._kill_at = time.monotonic() + self._die.uniform(*KILL_EVERY)
+            return
+        self._die.choice([self.restart, self.kill_and_restart])()
+        self._restart_at = time.monotonic() + self._die.uniform(*RESTART_EVERY)
 
     def kill(self) -> None:
         node = self._die.choice(self._nodes)
         self._settle(node)
         node.kill()
         self._starting[node] = self._pool.submit(node.start)
+        self.score.kills += 1
+
+    def kill_process(self) -> None:
+        """One process of the first node, which has several; they talk to each other directly."""
+        node = self._nodes[0]
+        self._settle(node)
+        node.kill_one(self._die.randrange(8))
         self.score.kills += 1
 
     def restart(self) -> None:
@@ -181,7 +209,12 @@ def play_round(
     url = migrated_database(cluster)
     folder.mkdir(parents=True, exist_ok=True)
     servers = [
-        ServerProcess(url, log_path=folder / f"node-{number}.log", env=SHORT_LEASES)
+        ServerProcess(
+            url,
+            log_path=folder / f"node-{number}.log",
+            processes=2 if number == 0 else 1,
+            env=SHORT_LEASES,
+        )
         for number in range(nodes)
     ]
     progress = Progress()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.sdk.catalogue import RELEASES
 from tests.support.sdk import SdkProcess
-from tests.support.server import ServerProcess
+from tests.support.server import STORES, ServerProcess
 
 QUEUE = "stormy"
 CRASHES = 5
@@ -22,8 +22,8 @@ SHORT_LEASES = {
 }
 
 
-WHERE = [("sqlite", release) for release in RELEASES] + [("postgres", RELEASES[-1])]
-"""Every release on a file; the newest one on several processes as well."""
+WHERE = [(store, release) for store in STORES for release in RELEASES]
+"""Every release, on a file and on several processes."""
 everywhere = pytest.mark.parametrize(
     ("server", "release"), WHERE, indirect=["server"], ids=["-".join(each) for each in WHERE]
 )
@@ -42,12 +42,15 @@ def test_no_run_is_lost_when_the_server_is_killed_again_and_again(
     release: str, server: ServerProcess
 ) -> None:
     moments = random.Random(f"storm over {release}")
+    # What the older ones do differently shows on a file; on several processes a squall will do.
+    is_brief = server.is_shared and release != RELEASES[-1]
+    runs, wanted, most = (12, 3, 30) if is_brief else (30, CRASHES, 70)
     crashes = 0
 
-    with server, a_worker(release, server) as worker, a_storm(release, server, runs=30) as storm:
+    with server, a_worker(release, server) as worker, a_storm(release, server, runs=runs) as storm:
         storm.expect("under way")
-        while crashes < CRASHES:
-            milestones = islice(worker.lines(), moments.randint(15, 70))
+        while crashes < wanted:
+            milestones = islice(worker.lines(), moments.randint(15, most))
             assert list(milestones), "the worker is gone"
             if storm.ended:
                 break
@@ -56,8 +59,8 @@ def test_no_run_is_lost_when_the_server_is_killed_again_and_again(
         verdict = the_end_of(storm)
 
     assert verdict["ok"], verdict["error"]
-    assert len(verdict["runs"]) == 30
-    assert crashes == CRASHES, "the storm was over before its last crash"
+    assert len(verdict["runs"]) == runs
+    assert crashes == wanted, "the storm was over before its last crash"
 
 
 @everywhere

@@ -50,6 +50,11 @@ class ServerProcess:
         """How its last life ended."""
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may use the same store."""
+        return not self._store.startswith("sqlite:")
+
+    @property
     def pid(self) -> int:
         """The process that was started; it may have others under it."""
         assert self._process is not None
@@ -81,6 +86,13 @@ class ServerProcess:
             raise
         self._port = int(self.url.rpartition(":")[2])
         return self
+
+    def kill_one(self, number: int) -> None:
+        """One of the processes under a supervisor dies, and is replaced; the others live on."""
+        listed = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        if listed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(listed[number % len(listed)]), signal.SIGKILL)
 
     def kill(self) -> None:
         """SIGKILL for every process: nothing is flushed, nobody is told."""
