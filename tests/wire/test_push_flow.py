@@ -213,3 +213,89 @@ def test_a_bad_schedule_refuses_the_registration(wire: Wire, told: str) -> None:
         code, reason = runner.closed_with()
         assert code == 1008
         assert "workflows[0].triggers[0].cron" in reason
+
+
+# Starting by name ---------------------------------------------------------------------------------
+
+
+def test_a_workflow_is_started_by_name(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("a/b", triggers=[]), workflow("other", triggers=[]))
+    path = "/workflows/shop/a%2Fb/trigger"
+    body = {"input": {"n": 1}, "eventName": "by hand", "tags": {"who": "me"}}
+    answer = wire.call("POST", path, body).ok(202)
+    assert (answer["workflow"], answer["app"], answer["eventName"]) == ("a/b", "shop", "by hand")
+    told = runner.next()
+    assert told.run_id == answer["runId"]
+    assert told.body["event"] == {"name": "by hand", "data": {"n": 1}}
+    run = show(wire, told.run_id)
+    assert (run["triggerKind"], run["tags"]) == ("manual", {"who": "me"})
+    assert rows(wire, "/events") == []
+
+    bare = wire.call("POST", "/workflows/shop/other/trigger").ok(202)
+    assert bare["eventName"] == "other"
+    told.returned()
+    assert runner.next().body["event"] == {"name": "other", "data": {}}
+
+
+def test_starting_by_name_passes_the_gates_and_is_known_by_its_id(wire: Wire) -> None:
+    a_runner(wire, workflow("w", triggers=[], singleton={"key": "who"}))
+    path = "/workflows/shop/w/trigger"
+    first = wire.call("POST", path, {"input": {"who": 1}, "dedupeId": "x"}).ok(202)
+    again = wire.call("POST", path, {"input": {"who": 2}, "dedupeId": "x"}).ok(202)
+    assert ("runId" in first, again["deduped"], "runId" in again) == (True, True, False)
+    skipped = wire.call("POST", path, {"input": {"who": 1}}).ok(202)
+    assert skipped["skipped"] is True
+    with wire.nothing_changes():
+        wire.call("POST", "/workflows/shop/none/trigger").refused(404, "workflow_not_found")
+        wire.call("POST", path, {"eventName": "x" * 256}).refused(400, "validation_failed")
+        wire.call("POST", path, {"tags": {"a": 1}}).refused(400, "validation_failed")
+        big = {"input": "x" * 600_000}
+        wire.call("POST", path, big).refused(413, "event_too_large")
+
+
+def test_what_waits_is_shown(wire: Wire) -> None:
+    quiet = workflow("quiet", debounce={"periodMs": 5_000})
+    bundle = workflow("bundle", batch={"maxSize": 9, "timeoutMs": 5_000})
+    a_runner(wire, quiet, bundle)
+    for name in ("quiet", "quiet", "bundle"):
+        emit(wire, name)
+    state = wire.call("GET", "/flow-state").ok()
+    [waits] = state["debounce"]
+    assert (waits["workflow"], waits["pending"]) == ("quiet", 2)
+    assert waits["nextFireAt"] == "2026-01-01T00:00:05.000000Z"
+    [buffered] = state["batch"]
+    assert (buffered["workflow"], buffered["buffered"]) == ("bundle", 1)
+    narrow = wire.call("GET", "/flow-state?workflow=quiet").ok()
+    assert (len(narrow["debounce"]), narrow["batch"]) == (1, [])
+    wire.advance(seconds=5)
+    assert wire.call("GET", "/flow-state").ok()["debounce"] == []
+
+
+# What we raise ourselves --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["duraton/run.finished", "durablex/run.finished"])
+def test_the_end_of_a_run_starts_who_asked_for_it_and_no_more(wire: Wire, name: str) -> None:
+    audit = workflow("audit", triggers=[{"event": name}])
+    everything = workflow("everything", triggers=[{"event": "*"}])
+    runner = a_runner(wire, workflow("order"), audit, everything, app="shop")
+    run_id = emit(wire, "order")["runId"]
+    for _ in range(2):
+        runner.next().returned({"ok": 1})
+    told = [runner.next() for _ in range(2)]
+    assert {one.context["workflow"] for one in told} == {"audit"}
+    about = {one.body["event"]["data"]["workflow"]: one.body["event"]["data"] for one in told}
+    assert set(about) == {"order", "everything"}
+    assert about["order"] == {
+        "runId": about["order"]["runId"],
+        "workflow": "order",
+        "app": "shop",
+        "status": "succeeded",
+        "result": {"ok": 1},
+    }
+    assert run_id in {one["runId"] for one in about.values()}
+    for one in told:
+        one.returned()
+        settled(wire, one.run_id, "succeeded")
+    assert len(rows(wire, "/runs")) == 4
+    wire.call("POST", "/events", {"name": name}).refused(400, "validation_failed")

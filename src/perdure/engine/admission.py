@@ -27,6 +27,7 @@ from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.run.close import cancel_run
 from perdure.core.run.state import StepRetry
 from perdure.engine.operation import Operation
+from perdure.engine.records import RecordKind
 from perdure.engine.registering import open_book
 from perdure.engine.world import World
 from perdure.store.interface import Record, RecordKey, Store
@@ -58,6 +59,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     state: State
 
 
+KEPT = RecordKind(FLOW, Kept)
 _decode = msgspec.msgpack.Decoder(Kept).decode
 
 

@@ -14,6 +14,7 @@ from perdure.core.run.status import RunStatus
 from perdure.engine.admission import FLOW, ReleaseSingleton, step_retry
 from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
+from perdure.engine.finishing import raise_finished
 from perdure.engine.fleet import LeaseRecovery
 from perdure.engine.operation import Operation
 from perdure.engine.registering import open_book
@@ -165,6 +166,9 @@ class FollowEnd(Operation):
         if is_failed and push.handles_failure and push.failure_of is None:
             world.opened(_start_handler(run, world.moment))
         world.follow_ups.append(announce_end(self._ended))
+        finished = raise_finished(self._ended)
+        if finished is not None:
+            world.follow_ups.append(finished)
         if push.singleton is not None:
             record = RecordKey(FLOW, run.namespace, push.singleton)
             world.follow_ups.append(ReleaseSingleton(record, run.run_id))

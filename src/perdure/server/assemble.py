@@ -24,6 +24,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
 from perdure.engine.intake import SEEN, ForgetSeen
+from perdure.engine.manual import STARTED
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.registering import RUNNER, RunnerDue
 from perdure.engine.scheduling import SCHEDULE
@@ -62,9 +63,11 @@ from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.webhook_routes import flow_routes
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
@@ -244,11 +247,13 @@ class Server:
             self.catalogue,
             RunControl(self.engine, runs, push_surface),
         )
+        push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
         self.deadlines.on_record(SEEN.name, ForgetSeen)
+        self.deadlines.on_record(STARTED.name, ForgetSeen)
         for kind in (CALL.name, KEY.name):
             self.deadlines.on_record(kind, ForgetCall)
         self.app = Application(

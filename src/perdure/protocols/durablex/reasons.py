@@ -6,6 +6,7 @@ PUSH_REASONS: dict[str, int] = {
     "event_too_large": 413,
     "event_not_found": 404,
     "run_not_found": 404,
+    "workflow_not_found": 404,
     "run_not_finished": 409,
     "webhook_not_found": 404,
     "webhook_keys_missing": 403,

@@ -1,5 +1,6 @@
-"""The routes of webhooks, in both directions."""
+"""The routes of webhooks, in both directions, and those around admission."""
 
+from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.routes import FULL, READER
 from perdure.protocols.durablex.sources import Sources
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -15,6 +16,14 @@ def webhook_routes(surface: DurablexSurface, webhooks: Webhooks, sources: Source
         *_configured(surface, sources, "/webhook-receivers"),
         *_received(surface, sources),
         Route("POST", "/webhooks/{token}", PUBLIC, surface, sources.receive),
+    ]
+
+
+def flow_routes(surface: DurablexSurface, flow: FlowControl) -> list[Route]:
+    """Starting by name, and what waits."""
+    return [
+        Route("POST", "/workflows/{app}/{name}/trigger", FULL, surface, flow.trigger),
+        Route("GET", "/flow-state", READER, surface, flow.flow_state),
     ]
 
 

@@ -1,0 +1,117 @@
+"""Starting workflows by name, and looking at what flow control holds back."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from perdure.core import instant
+from perdure.core.intake.gates import Buffer
+from perdure.core.limits import EVENT_DATA_BYTES_MAX, FLOW_STATES_SHOWN_MAX, NAME_LENGTH_MAX
+from perdure.engine.admission import KEPT, Admitted, Kept
+from perdure.engine.beat import Engine
+from perdure.engine.manual import ManualStart, StartManually
+from perdure.protocols.durablex.events import require_tags
+from perdure.protocols.durablex.requests import bad_request, read_body
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.views import GATES
+from perdure.web.message import HttpError, Request, Response
+
+
+class TriggerBody(Struct, rename="camel"):
+    """How a workflow is started; all of it may be left out."""
+
+    input: Raw | UnsetType = UNSET
+    event_name: str | None = None
+    dedupe_id: str | None = None
+    runner: str | None = None
+    tags: dict[str, str] | None = None
+
+
+_body_decoder = msgspec.json.Decoder(TriggerBody)
+
+
+class FlowControl:
+    """The routes around admission."""
+
+    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+        self._engine = engine
+        self._surface = surface
+
+    async def trigger(self, request: Request) -> Response:
+        """POST /workflows/{app}/{name}/trigger: exactly that workflow, whatever triggers it."""
+        app, name = request.params["app"], request.params["name"]
+        body = read_body(request, _body_decoder) if request.body else TriggerBody()
+        for field in ("event_name", "dedupe_id", "runner"):
+            value = getattr(body, field)
+            if value is not None and len(value) > NAME_LENGTH_MAX:
+                raise bad_request(f"{field} has more than {NAME_LENGTH_MAX} characters")
+        require_tags(body.tags or {})
+        data = b"{}" if body.input is UNSET else bytes(body.input)
+        if len(data) > EVENT_DATA_BYTES_MAX:
+            much = f"input has more than {EVENT_DATA_BYTES_MAX} bytes"
+            raise HttpError(413, "event_too_large", much)
+        event_name = body.event_name or name
+        wanted = ManualStart(
+            namespace=request.namespace,
+            app=app,
+            workflow=name,
+            data=data,
+            value=msgspec.json.decode(data),
+            event_name=event_name,
+            dedupe_id=body.dedupe_id or None,
+            pin=body.runner or "",
+            tags=body.tags or {},
+        )
+        admitted: Admitted | None = await self._engine.submit(StartManually(wanted))
+        if admitted is None:
+            raise HttpError(
+                404, "workflow_not_found", f"app {app[:64]} has no workflow {name[:64]}"
+            )
+        view: dict[str, Any] = {"workflow": name, "app": app, "eventName": event_name}
+        if admitted.run_id is not None:
+            view["runId"] = admitted.run_id
+        view |= {gate: admitted.outcome == gate for gate in GATES}
+        return self._surface.answer(202, view)
+
+    async def flow_state(self, request: Request) -> Response:
+        """GET /flow-state: what waits in buffers, and how many passes run under a limit."""
+        app, workflow = request.query.get("app") or None, request.query.get("workflow") or None
+        page = await KEPT.read_page(
+            self._engine.store, request.namespace, limit=FLOW_STATES_SHOWN_MAX
+        )
+        shown = [
+            kept
+            for _, kept in page
+            if app in (None, kept.app) and workflow in (None, kept.workflow)
+        ]
+        body = {
+            "debounce": [_debounce(kept, kept.state) for kept in shown if _holds(kept, "debounce")],
+            "batch": [_batch(kept, kept.state) for kept in shown if _holds(kept, "batch")],
+            "concurrency": {"limit": 0, "inUse": 0},
+        }
+        return self._surface.answer(200, body)
+
+
+def _holds(kept: Kept, policy: str) -> bool:
+    return kept.policy == policy and isinstance(kept.state, Buffer)
+
+
+def _debounce(kept: Kept, buffer: object) -> dict[str, Any]:
+    assert isinstance(buffer, Buffer)
+    return {
+        "workflow": kept.workflow,
+        "app": kept.app,
+        "pending": buffer.count,
+        "nextFireAt": instant.text(buffer.fire_at),
+    }
+
+
+def _batch(kept: Kept, buffer: object) -> dict[str, Any]:
+    assert isinstance(buffer, Buffer)
+    return {
+        "workflow": kept.workflow,
+        "app": kept.app,
+        "buffered": len(buffer.arrivals),
+        "oldestAt": instant.text(buffer.opened_at),
+    }
