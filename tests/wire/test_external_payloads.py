@@ -311,6 +311,66 @@ def test_details_of_a_failure_may_be_uploaded(wire: Wire) -> None:
     assert fetch(wire, details["external_payload"]).status == 200
 
 
+def test_what_is_handed_to_another_namespace_can_be_fetched_there(wire: Wire) -> None:
+    """A call of a service takes its payload along, and brings one back."""
+    wire.server.namespaces.known.add("bank")
+    bank = {"X-Namespace": "bank"}
+    service = "/service-endpoints/billing/services/cards"
+    binding = {
+        "handler_binding_kind": "workflow_run",
+        "handler_binding": {"workflow_type": "Child", "task_queue": "q"},
+    }
+    for path, body in (
+        ("/service-endpoints/billing", {}),
+        (service, {}),
+        (f"{service}/operations/charge", binding),
+    ):
+        wire.control("PUT", path, body, headers=bank).ok(201)
+    worker = {
+        "worker_id": "b1",
+        "task_queue": "q",
+        "runtime": "python",
+        "supported_workflow_types": ["Child"],
+    }
+    wire.worker("/register", worker, headers=bank).ok(201)
+    wire.register()
+    asked = outside(wire, ["asked"])
+    wire.start()
+    call = {
+        "type": "start_service_operation",
+        "endpoint_name": "billing",
+        "service_name": "cards",
+        "operation_name": "charge",
+        "payload_codec": "avro",
+        "request_payload": asked,
+        "metadata": {"caller_sdk_language": "sdk-python"},
+        "mode_override": "sync",
+        "wait_for": "completed",
+        "namespace": "bank",
+    }
+    fetch(wire, asked["external_payload"], **bank).refused(404, "external_payload_not_found")
+    wire.complete(wire.take(), call)
+
+    poll = {"worker_id": "b1", "task_queue": "q", "timeout_seconds": 5}
+    handler = wire.worker("/workflow-tasks/poll", poll, headers=bank).ok()["task"]
+    assert handler["arguments"] == asked
+    assert fetch(wire, asked["external_payload"], **bank).status == 200
+    blob = avro("answered")["blob"].encode()
+    answered: Json = {"codec": "avro", "external_payload": upload(wire, blob, **bank)}
+    report: Json = {
+        "lease_owner": "b1",
+        "workflow_task_attempt": handler["workflow_task_attempt"],
+        "commands": [{"type": "complete_workflow", "result": answered}],
+    }
+    wire.worker(f"/workflow-tasks/{handler['task_id']}/complete", report, headers=bank).ok()
+
+    ended = wire.take()["history_events"][-1]["payload"]
+    assert ended["response_payload"] == answered
+    wire.advance(seconds=HOUR + 1)
+    assert fetch(wire, answered["external_payload"]).content == blob
+    assert len(wire.stored()["payload"]) == 2
+
+
 # What nobody names --------------------------------------------------------------------------------
 
 

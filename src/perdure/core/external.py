@@ -59,6 +59,8 @@ class Stored(Struct, frozen=True):
     custody: Custody
     until: int | None = None
     """When this ends by itself."""
+    home: str | None = None
+    """The namespace that has the bytes, if it is another one."""
 
 
 def reference_to(namespace: str, codec: str, size_bytes: int, sha256: str) -> Reference:

@@ -7,8 +7,11 @@ if it is done, they are kept from the same transaction on.
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import msgspec
+
 from perdure.core import external
 from perdure.core.external import Custody, Reference, Stored
+from perdure.core.references import find_references
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
@@ -113,6 +116,43 @@ class NamePayloads(Operation):
             PAYLOADS.put(world, *key, stored)
             world.keep_payload(key)
         return reply
+
+
+class SharePayloads(Operation):
+    """What one namespace handed to another can be fetched there too. The bytes stay at home."""
+
+    __slots__ = ("_references", "_source", "_target")
+    name = "share_payloads"
+
+    def __init__(self, source: str, target: str, references: Sequence[Reference]) -> None:
+        self._source = source
+        self._target = target
+        self._references = references
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return tuple(
+            PAYLOADS.key(namespace, reference.reference_id)
+            for namespace in (self._source, self._target)
+            for reference in self._references
+        )
+
+    def decide(self, world: World) -> None:
+        for reference in self._references:
+            reference_id = reference.reference_id
+            known = PAYLOADS.find(world, self._source, reference_id)
+            if known is None or PAYLOADS.find(world, self._target, reference_id) is not None:
+                continue
+            shared = msgspec.structs.replace(known, home=known.home or self._source)
+            PAYLOADS.put(world, self._target, reference_id, shared)
+
+
+def share_payloads(world: World, source: str, target: str, encoded: bytes | None) -> None:
+    """Let a namespace fetch what another one hands to it."""
+    if encoded is None or source == target:
+        return
+    references = find_references(encoded)
+    if references:
+        world.follow_ups.append(SharePayloads(source, target, references))
 
 
 async def require_payloads(

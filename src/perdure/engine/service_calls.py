@@ -30,6 +30,7 @@ from perdure.core.service import (
     start_handler,
 )
 from perdure.engine.operation import Operation
+from perdure.engine.payloads import share_payloads
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
 from perdure.store.interface import Instance, RecordKey, Store
@@ -276,6 +277,7 @@ class DispatchCall(Operation):
         assert binding is not None
         if world.find_current(self.instances()[0]) is None:
             _take_up(world, request, binding)
+            share_payloads(world, self._effect.run.namespace, request.namespace, request.arguments)
             return
         refusal = _duplicate(request)
         ending = CallEnding(
@@ -325,6 +327,7 @@ class AttachCall(Operation):
             if output is None and handler is not None:
                 # It ended in this very beat.
                 output = output_of(handler.events)
+            share_payloads(world, namespace, self._effect.run.namespace, output)
             _tell(world, self._effect, _ending(call, output))
             return
         if len(call.callers) >= limits.SERVICE_CALLERS_MAX:
@@ -398,18 +401,19 @@ class CallEnds(Operation):
         due_at = world.moment.now + limits.SERVICE_CALL_KEPT
         CALL.put(world, handler.namespace, handler.served.path, call, due_at=due_at)
         for caller in callers:
-            world.follow_ups.append(CallerLearns(caller, call.call_id, ending))
+            world.follow_ups.append(CallerLearns(caller, call.call_id, handler.namespace, ending))
 
 
 class CallerLearns(Operation):
     """One of those who wait for a call hears how it ended."""
 
-    __slots__ = ("_call_id", "_caller", "_ending")
+    __slots__ = ("_call_id", "_caller", "_ending", "_namespace")
     name = "caller_learns"
 
-    def __init__(self, caller: Caller, call_id: str, ending: CallEnding) -> None:
+    def __init__(self, caller: Caller, call_id: str, namespace: str, ending: CallEnding) -> None:
         self._caller = caller
         self._call_id = call_id
+        self._namespace = namespace
         self._ending = ending
 
     def run_ids(self) -> tuple[str, ...]:
@@ -424,6 +428,7 @@ class CallerLearns(Operation):
             call_id=self._call_id,
             ending=self._ending,
         ):
+            share_payloads(world, self._namespace, run.namespace, self._ending.output)
             world.changed(run)
 
 

@@ -7,10 +7,10 @@ from msgspec import Raw
 
 from perdure.core import limits
 from perdure.core.external import require_intact
+from perdure.core.references import MARK, read_reference
 from perdure.core.rejection import ExternalPayloadNotFound, InvalidRequest
 from perdure.protocols.durable_workflow.commands import WireCommand, WireUpsertMemo
 from perdure.protocols.durable_workflow.payloads import is_envelope, require_envelope
-from perdure.protocols.durable_workflow.references import MARK, read_reference
 from perdure.store.interface import PayloadKey, Store
 
 

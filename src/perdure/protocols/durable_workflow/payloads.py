@@ -14,8 +14,8 @@ from perdure.core.payload import (
     frame_of,
     is_json_representable,
 )
+from perdure.core.references import MARK, find_flaw
 from perdure.core.rejection import InvalidRequest
-from perdure.protocols.durable_workflow.references import MARK, find_flaw
 
 _OPENING = b'{"codec":"avro","blob":"'
 _REFERENCES = ("external_storage", "external_payload")

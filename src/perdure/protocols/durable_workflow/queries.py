@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.fleet.worker import Worker, require_poll_allowed
+from perdure.core.references import find_references
 from perdure.core.rejection import InvalidRequest, Rejection, WorkerNotRegistered
 from perdure.dispatch.asking import Asking, Question
 from perdure.dispatch.polling import PollStatus
@@ -31,7 +32,6 @@ from perdure.protocols.durable_workflow.payloads import (
     require_envelope,
     shown,
 )
-from perdure.protocols.durable_workflow.references import find_references
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.store.interface import Instance, Unavailable
 from perdure.web.message import Request, Response

@@ -16,6 +16,7 @@ from perdure.core.external import (
     require_intact,
     require_there,
 )
+from perdure.core.references import REFERENCE_SCHEMA, shown_reference
 from perdure.core.rejection import (
     ExternalPayloadIntegrityMismatch,
     ExternalPayloadNotFound,
@@ -29,7 +30,6 @@ from perdure.protocols.durable_workflow.finishing import (
     CONTEXT_SCHEMA,
     Finishing,
 )
-from perdure.protocols.durable_workflow.references import REFERENCE_SCHEMA, shown_reference
 from perdure.protocols.durable_workflow.surfaces import Namespaces
 from perdure.store.interface import PayloadKey
 from perdure.web.message import HttpError, Request, Response
@@ -190,7 +190,8 @@ class PayloadTransport:
             )
         known = Reference(reference_id, stored.codec, stored.size_bytes, stored.sha256)
         require_there(stored, _expected(request, known), self._clock.now())
-        data = await self._engine.store.read_payload(PayloadKey(request.namespace, reference_id))
+        home = stored.home or request.namespace
+        data = await self._engine.store.read_payload(PayloadKey(home, reference_id))
         await _require_intact(known, data or b"")
         return Response(
             200,

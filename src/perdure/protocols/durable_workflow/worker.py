@@ -13,6 +13,7 @@ from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION
 from perdure.core.fleet.worker import Worker
+from perdure.core.references import MARK
 from perdure.core.rejection import (
     InvalidPageToken,
     InvalidRequest,
@@ -71,7 +72,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_plain,
     require_storable,
 )
-from perdure.protocols.durable_workflow.references import MARK, naming
+from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.session_terms import terms_view
 from perdure.protocols.durable_workflow.sessions import (
