@@ -14,30 +14,45 @@ import uvloop
 from perdure.sdk import (
     ApiError,
     App,
+    Batch,
     Client,
+    Concurrency,
     Connection,
     Context,
+    Cron,
+    Debounce,
+    Event,
+    Idempotency,
     NonRetriableError,
+    Priority,
+    RateLimit,
     Retry,
     RetryAfterError,
     Run,
     RunFailedError,
+    Singleton,
     StepFailedError,
+    Throttle,
+    serving,
 )
 from perdure.sdk.session import Session
 from tests.support.postgres import Cluster
 from tests.support.server import STORES, ServerProcess
 
 LIMIT_SECONDS = 90
+SIGNING_KEY = "a key that both sides know"
+ENVIRONMENT = {"PERDURE_SIGNING_KEY": SIGNING_KEY}
 
 
 @pytest.fixture(params=STORES)
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerProcess]:
     if request.param == "sqlite":
-        process = ServerProcess(tmp_path / "perdure.db")
+        process = ServerProcess(tmp_path / "perdure.db", env=ENVIRONMENT)
     else:
         cluster: Cluster = request.getfixturevalue("postgres_cluster")
-        process = ServerProcess(cluster.fresh_database(), log_path=tmp_path / "log", processes=2)
+        process = ServerProcess(
+            cluster.fresh_database(), log_path=tmp_path / "log", processes=2, env=ENVIRONMENT
+        )
     with process:
         yield process
 
@@ -61,6 +76,17 @@ async def connected(app: App, server: ServerProcess) -> AsyncIterator[Client]:
         yield client
 
 
+@contextlib.asynccontextmanager
+async def served(app: App, server: ServerProcess) -> AsyncIterator[Client]:
+    """The same, called by the engine."""
+    async with (
+        serving(app, port=0, engine_url=server.url, signing_key=SIGNING_KEY),
+        Client(engine_url=server.url, app=app.name) as client,
+    ):
+        await known(client, app)
+        yield client
+
+
 async def known(client: Client, app: App) -> None:
     """Wait until the engine has all workflows of the app."""
     for workflow in app:
@@ -73,11 +99,19 @@ async def started(client: Client, event: str, data: object) -> str:
     return sent.run_id
 
 
+Transport = Callable[[App, ServerProcess], contextlib.AbstractAsyncContextManager[Client]]
+TRANSPORTS = [
+    pytest.param(connected, id="connect"),
+    pytest.param(served, id="serve"),
+]
+
+
 async def finished(client: Client, run_id: str) -> Run:
     return await client.wait(run_id, timeout_seconds=LIMIT_SECONDS)
 
 
-def test_a_run_uses_everything_and_ends(server: ServerProcess) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_run_uses_everything_and_ends(server: ServerProcess, transport: Transport) -> None:
     app = App("shop")
     shipped: asyncio.Queue[object] = asyncio.Queue()
 
@@ -116,7 +150,7 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess) -> None:
         shipped.put_nowait(ctx.event.data)
 
     async def story() -> None:
-        async with connected(app, server) as client:
+        async with transport(app, server) as client:
             run_id = await started(client, "order.created", {"id": "A1"})
             await client.until_step(run_id, "paid")
             assert (await client.send("order.paid", {"by": "card"})).woke == 1
@@ -141,7 +175,8 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess) -> None:
     play(story)
 
 
-def test_failures_end_runs_as_they_say(server: ServerProcess) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_failures_end_runs_as_they_say(server: ServerProcess, transport: Transport) -> None:
     app = App("shop")
     tried: list[str] = []
     mourned: asyncio.Queue[str] = asyncio.Queue()
@@ -173,7 +208,7 @@ def test_failures_end_runs_as_they_say(server: ServerProcess) -> None:
         mourned.put_nowait(ctx.error.message)
 
     async def story() -> None:
-        async with connected(app, server) as client:
+        async with transport(app, server) as client:
             for event, message in (("a", "again"), ("b", "no use"), ("c", "never")):
                 run_id = await started(client, event, {})
                 with pytest.raises(RunFailedError, match=message):
@@ -269,7 +304,8 @@ def test_a_runner_killed_in_mid_pass_is_replaced(server: ServerProcess) -> None:
     play(story)
 
 
-def test_many_runs_at_once(server: ServerProcess) -> None:
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_runs_at_once(server: ServerProcess, transport: Transport) -> None:
     app = App("shop")
 
     @app.workflow("w", on="go")
@@ -279,7 +315,7 @@ def test_many_runs_at_once(server: ServerProcess) -> None:
         return [ctx.event.data, *numbers, *both]
 
     async def story() -> None:
-        async with connected(app, server) as client:
+        async with transport(app, server) as client:
             ids = await asyncio.gather(*(started(client, "go", n) for n in range(100)))
             results = await asyncio.gather(*(client.result(run_id) for run_id in ids))
             assert results == [[n, 0, 1, 2, 1, 2] for n in range(100)]
@@ -373,5 +409,68 @@ def test_a_socket_cut_at_every_pass_of_a_run(
                 await client.workflows()
             emitted = [event["data"] for event in await client.events("told")]
             assert sorted(emitted) == [1, 2, 3, 4, 5], "each was emitted once"
+
+    play(story)
+
+
+def test_triggers_and_flow_control_are_understood(server: ServerProcess) -> None:
+    app = App("shop")
+    seen: asyncio.Queue[object] = asyncio.Queue()
+
+    async def tell(ctx: Context) -> None:
+        seen.put_nowait([ctx.workflow, *(event.data["n"] for event in ctx.events)])
+
+    app.workflow("batched", on="batched", batch=Batch(3, "1h", key="of"))(tell)
+    app.workflow("debounced", on="debounced", debounce=Debounce("300ms", key="of"))(tell)
+    app.workflow("dropped", on="dropped", rate_limit=RateLimit(1, "1h"))(tell)
+    app.workflow("deduped", on="deduped", idempotency=Idempotency("n", "1h"))(tell)
+    app.workflow("filtered", on=Event("filt*", where="event.data.n > 10"))(tell)
+    app.workflow("daily", on=[Cron("TZ=Europe/Berlin 0 9 * * *"), Cron("@hourly")])(tell)
+    app.workflow(
+        "paced",
+        on="paced",
+        concurrency=Concurrency(2, key="of"),
+        throttle=Throttle(100, "1s"),
+        priority=Priority(1_000),
+    )(tell)
+
+    @app.workflow("skipped", on="skipped", singleton=Singleton("of", "skip"))
+    async def skipped(ctx: Context) -> None:
+        await ctx.step.wait_for_event("end", "end", timeout="1h")
+        await tell(ctx)
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+
+            async def sent(name: str, *numbers: int) -> list[list[str]]:
+                """Per event, what was said of its trigger: a run, and words."""
+                told = []
+                for n in numbers:
+                    answer = await client.send(name, {"n": n, "of": "me"})
+                    for each in answer.triggered:
+                        words = ("skipped", "dropped", "debounced", "batched", "deduped")
+                        said = [word for word in words if getattr(each, word)]
+                        told.append((["run"] if each.run_id else []) + said)
+                return told
+
+            assert await sent("batched", 1, 2, 3) == [["batched"], ["batched"], ["run", "batched"]]
+            assert await seen.get() == ["batched", 1, 2, 3]
+            assert await sent("debounced", 1, 2) == [["debounced"], ["debounced"]]
+            while (told := await seen.get()) != ["debounced", 2]:
+                assert told == ["debounced", 1]  # a slow machine let the quiet time pass
+            assert await sent("dropped", 1, 2) == [["run"], ["dropped"]]
+            assert await seen.get() == ["dropped", 1]
+            assert await sent("deduped", 1, 1) == [["run"], ["deduped"]]
+            assert await seen.get() == ["deduped", 1]
+            assert await sent("filtered", 5, 15) == [["run"]]
+            assert await seen.get() == ["filtered", 15]
+            assert await sent("skipped", 1, 2) == [["run"], ["skipped"]]
+            assert await sent("paced", 1) == [["run"]]
+            assert await seen.get() == ["paced", 1]
+            [daily] = [row for row in await client.workflows() if row["name"] == "daily"]
+            assert [row["cron"] for row in daily["schedules"]] == [
+                *("TZ=Europe/Berlin 0 9 * * *", "@hourly")
+            ]
+            assert all(row["nextFireAt"] for row in daily["schedules"])
 
     play(story)
