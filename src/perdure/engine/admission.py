@@ -25,7 +25,7 @@ from perdure.core.intake.gates import (
 from perdure.core.limits import SECOND
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.run.close import cancel_run
-from perdure.core.run.state import StepRetry
+from perdure.core.run.push import StepRetry
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import open_book

@@ -4,7 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.run.state import StepRetry
+from perdure.core.run.push import StepRetry
 
 
 class StepError(Struct, frozen=True):

@@ -6,7 +6,8 @@ from perdure.core.push.step import new_step, push_of
 from perdure.core.rejection import RunNotActive
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import WORKFLOW_TASK, Pause, Run, StepState, TaskState
+from perdure.core.run.push import Pause
+from perdure.core.run.state import WORKFLOW_TASK, Run, StepState, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task, withdraw
 

@@ -7,8 +7,9 @@ from msgspec import Struct, field
 from perdure.core import instant
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
+from perdure.core.run.push import Push, StepRetry
 from perdure.core.run.start import delay_start
-from perdure.core.run.state import Dialect, Parent, Push, Run, StepRetry
+from perdure.core.run.state import Dialect, Parent, Run
 from perdure.core.run.task import request_task
 
 

@@ -29,7 +29,7 @@ from perdure.core.push.command import (
     StepCommand,
     StepError,
 )
-from perdure.core.run.state import StepRetry
+from perdure.core.run.push import StepRetry
 
 MILLISECOND = SECOND // 1000
 BACKOFFS = frozenset({"fixed", "linear", "exponential"})

@@ -1,0 +1,57 @@
+"""What a run has because runners are invoked for it: the state of push runs."""
+
+from msgspec import Struct, field
+
+from perdure.core.limits import SECOND
+
+
+class StepRetry(Struct, frozen=True):
+    """How often a step is tried, and how long apart. `attempts_max` counts the first try."""
+
+    attempts_max: int = 1
+    backoff: str = "fixed"
+    initial_delay: int = SECOND
+    max_delay: int | None = None
+
+
+class Pause(Struct):
+    """Why a push run stands still, and since when."""
+
+    reason: str
+    since: int
+    detail: str | None = None
+
+
+class Push(Struct, kw_only=True):
+    """What a run has because runners are invoked for it. The app is its queue.
+
+    `is_fresh` says that a step has become ready since the last pass was sent, which does not know
+    of it. `logged` says per scope up to which line of which attempt logs were kept.
+    """
+
+    event_name: str
+    trigger: str = "event"
+    event_id: str | None = None
+    pin: str = ""
+    attempt: int = 1
+    errors: int = 0
+    transport_failures: int = 0
+    steps: int = 0
+    current: str | None = None
+    is_fresh: bool = False
+    memo_bytes: int = 0
+    retry: StepRetry = field(default_factory=StepRetry)
+    handles_failure: bool = False
+    failure_of: str | None = None
+    error: bytes | None = None
+    executed_by: str | None = None
+    waits_out_backoffs: bool = False
+    logged: dict[str, tuple[int, int]] = field(default_factory=dict)
+    pause: Pause | None = None
+    session: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
+    replay_of: str | None = None
+    depth: int = 0
+    singleton: str | None = None
+    trace_id: str = ""
+    span_id: str = ""
