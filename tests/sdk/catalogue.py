@@ -107,6 +107,11 @@ CASES = (
     Case("messages-over-a-chain", "positions go on from run to run", since="2.0.0"),
     Case("messages-left-unread", "what one run did not read, the next one gets", since="2.0.0"),
     Case("messages-refused", "bad names, closed runs and nobody take no message", since="2.0.0"),
+    # 10c · streams of output
+    Case("stream-followed", "a client follows what a program puts out", since="2.0.0"),
+    Case("streams-of-a-run", "a program writes several streams beside its work", since="2.0.0"),
+    Case("stream-of-a-client", "clients append once, and tails are woken", since="2.0.0"),
+    Case("streams-refused", "what streams refuse is told by name", since="2.0.0"),
     # 11, 12, 13 · markers
     Case("side-effects", "a side effect keeps the value of its first execution"),
     Case("deterministic-helpers", "time, random numbers and uuids are the same in every replay"),

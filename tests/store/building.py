@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.history import record
+from perdure.core.run.inbox import place_message
 from perdure.core.run.moment import Moment
 from perdure.core.run.start import StartRequest, start_run
 from perdure.core.run.state import (
@@ -161,7 +162,7 @@ def with_parts(
     run.history_count = len(events)
     run.operations = {step.sequence: step for step in steps}
     for position, message in signals.items():
-        run.place_message(position, message)
+        place_message(run, position, message)
     run.unsaved.created = True
     run.unsaved.events = list(events)
     run.unsaved.operations = set(run.operations)

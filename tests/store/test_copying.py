@@ -30,6 +30,7 @@ from perdure.store.interface import (
     RecordChange,
     RecordKey,
     Store,
+    StreamItem,
     Unavailable,
     shared,
 )
@@ -127,6 +128,7 @@ def fill(place: Place) -> dict[str, dict[str, object]]:
             changes = Changes(
                 records={RecordKey("kind", *key[:2]): record},
                 payloads={PayloadKey(key[0], key[1]): payload},
+                items=[StreamItem(key[0], key[1], 7, key[2] or None, b"an item")],
             )
             keep.run(store.commit(changes))
         for run in ordinary_runs():

@@ -20,6 +20,7 @@ from perdure.core.run.command import (
     Command,
 )
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.inbox import place_message
 from perdure.core.run.interruption import Acknowledged, Delivery
 from perdure.core.run.moment import Moment
 from perdure.core.run.start import StartRequest
@@ -239,7 +240,7 @@ class Disk:
         for sequence, data in sorted(self._operations[run_id].items()):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in sorted(self._inbox[run_id].items()):
-            run.place_message(position, rows.signal_of(data))
+            place_message(run, position, rows.signal_of(data))
         run.events = list(self._events[run_id])
         run.events_bytes = sum(map(len, run.events))
         run.arguments = rows.arguments_of(b",".join(run.events))

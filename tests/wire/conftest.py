@@ -36,6 +36,7 @@ ON_BOTH_STORES = {
     "test_sessions",
     "test_standalone_activities",
     "test_start",
+    "test_streams",
     "test_task_history",
     "test_tracing",
     "test_updates",

@@ -673,6 +673,8 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     f"POST {QUERY}/fail": on_query("fail", failure=FAILURE),
 }
 ELSEWHERE = {
+    f"POST {FLOW}/runs/{{run_id}}/streams/{{stream_name}}/items": "test_streams",
+    f"POST {FLOW}/runs/{{run_id}}/streams/{{stream_name}}/close": "test_streams",
     f"POST {TASK}/deliver-cancellation": "test_cancellation",
     f"POST {ATTEMPT_OF}/acknowledge-cancellation": "test_cancellation",
 }

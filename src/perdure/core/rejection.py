@@ -143,6 +143,28 @@ class InvalidStreamName(Rejection):
     reason = "invalid_stream_name"
 
 
+class InvalidStreamRequest(Rejection):
+    """A request about a stream of output that makes no sense."""
+
+    reason = "invalid_request"
+
+
+class StreamNotFound(Rejection):
+    reason = "stream_not_found"
+
+
+class StreamClosed(Rejection):
+    reason = "stream_closed"
+
+
+class StreamErrored(Rejection):
+    reason = "stream_errored"
+
+
+class StreamFull(Rejection):
+    reason = "stream_full"
+
+
 # Services.
 class ServiceEntryNotFound(Rejection):
     """The catalogue has no endpoint, service or operation of this name."""

@@ -78,7 +78,8 @@ class Hints:
         self._wake = asyncio.Event()
         self.on_query: Callable[[str, QueueName, str], None] = lambda node, key, name: None
         self.on_wanted: Callable[[str, QueueKey, str], None] = lambda node, key, name: None
-        # Runs that somebody on another node waits for, and until when.
+        self.on_changed: Callable[[str], None] = lambda topic: None
+        # Runs and records that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
         update_waiters.connect(self.watching)
@@ -88,20 +89,20 @@ class Hints:
     def offered(self, key: QueueKey, name: str) -> None:
         self._tell(Hint("ready", (*key, name)))
 
-    def changed(self, run_id: str) -> None:
-        until = self._remote.get(run_id)
+    def changed(self, topic: str) -> None:
+        until = self._remote.get(topic)
         if until is None:
             return
         if until < self._clock.now():
-            del self._remote[run_id]
+            del self._remote[topic]
         else:
-            self._tell(Hint("changed", (run_id,)))
+            self._tell(Hint("changed", (topic,)))
 
     def registered(self, key: tuple[str, str]) -> None:
         self._tell(Hint("worker", key))
 
-    def watching(self, run_id: str) -> None:
-        self._tell(Hint("watch", (run_id,)))
+    def watching(self, topic: str) -> None:
+        self._tell(Hint("watch", (topic,)))
 
     def asked(self, key: QueueName, name: str) -> None:
         """A query waits here, and nobody here polls for it."""
@@ -161,6 +162,7 @@ class Hints:
             case Hint("changed", (run_id,)):
                 self._watchers.changed(run_id)
                 self._update_waiters.changed_elsewhere(run_id)
+                self.on_changed(run_id)
             case Hint("watch", (run_id,)):
                 self._remote[run_id] = self._clock.now() + _WATCH
                 self._remote.move_to_end(run_id)

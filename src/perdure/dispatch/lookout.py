@@ -6,6 +6,7 @@ import logging
 from perdure.clock import Clock, FollowingClock
 from perdure.core.limits import SECOND
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.tailing import Tails
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.identity import jitter
@@ -37,6 +38,7 @@ class Lookout:
         self._engine = engine
         self._polling = polling
         self._watchers = watchers
+        self.tails: Tails | None = None
         self._versions: dict[str, int] = {}
         self._looked_at = 0
         self._looks = 0
@@ -64,6 +66,7 @@ class Lookout:
         self._engine.take_in(await self._store.load_changed_workers(since))
         await self._polling.recover(self._store)
         await self._look_at_watched()
+        await self._look_at_streams()
         self._looks += 1
         if self._looks % _LIFE_EVERY == 0:
             await self._store.note_life()
@@ -82,6 +85,12 @@ class Lookout:
             if self._versions.get(run_id, version) != version:
                 self._watchers.changed(run_id)
         self._versions = found
+
+    async def _look_at_streams(self) -> None:
+        if self.tails is None or not (watched := self.tails.watched):
+            return
+        for key, version in (await self._store.read_record_versions(watched)).items():
+            self.tails.found(key, version)
 
     async def _pause(self) -> None:
         self._now.clear()

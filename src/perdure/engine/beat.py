@@ -62,8 +62,8 @@ class Herald(Protocol):
         """A ready task is on disk and nobody here took it."""
         ...
 
-    def changed(self, run_id: str) -> None:
-        """A run has changed."""
+    def changed(self, topic: str) -> None:
+        """A run has changed, or a record; its id or its target."""
         ...
 
     def registered(self, key: WorkerKey) -> None:
@@ -94,6 +94,7 @@ class Engine:
         on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
         herald: Herald | None = None,
+        on_record: Callable[[RecordKey], None] = lambda key: None,
     ) -> None:
         self.store = store
         self._shared = shared(store)
@@ -105,6 +106,7 @@ class Engine:
         self._granting = granting
         self._cache = cache
         self._on_change = on_change
+        self._on_record = on_record
         self._on_due = on_due
         self._catalogue = Catalogue()
         self._inbox: deque[Waiting] = deque()
@@ -561,6 +563,10 @@ class Engine:
             self._on_change(run)
             if self._herald is not None:
                 self._herald.changed(run.run_id)
+        for key in world.changes.records:
+            self._on_record(key)
+            if self._herald is not None:
+                self._herald.changed(key.target)
 
 
 _KNOWN = (Conflict, Doubt, Unavailable)

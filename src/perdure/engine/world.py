@@ -29,6 +29,7 @@ from perdure.store.interface import (
     Record,
     RecordChange,
     RecordKey,
+    StreamKey,
 )
 
 
@@ -64,6 +65,8 @@ class World:
         self.records: dict[RecordKey, Record | None] = {}
         # What applications have registered, as far as operations have looked.
         self.catalogue = Catalogue()
+        # Where items of streams stand that this beat appends, by their idempotency keys.
+        self.item_keys: dict[StreamKey, dict[str, int]] = {}
         self._workers = workers
         # Registrations as a shared store has them; what memory has may be old.
         self._learned: dict[tuple[str, str], Worker | None] = {}

@@ -16,6 +16,7 @@ from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.runners import RunnerYard
 from perdure.dispatch.sessions import SessionDesk
+from perdure.dispatch.tailing import Tails
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.dispatch.yards import Yards
@@ -30,6 +31,7 @@ from perdure.engine.registering import RUNNER, RunnerDue
 from perdure.engine.scheduling import SCHEDULE
 from perdure.engine.service_calls import CALL, KEY, ForgetCall
 from perdure.engine.sessions import SESSION
+from perdure.engine.streams import STREAMS, ExpireStream
 from perdure.engine.ticking import ScheduleDue
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
@@ -44,6 +46,7 @@ from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
+from perdure.protocols.durable_workflow.streams import Streams
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -100,6 +103,7 @@ class Server:
         yards = Yards(self.yard, {TASK_KINDS[Dialect.PUSH]: self.runners})
         self.watchers = Watchers()
         self.update_waiters = UpdateWaiters()
+        self.tails = Tails()
         self.deadlines = DeadlineLoop(clock)
         self.cache = RunCache()
         granting = Granting(
@@ -128,6 +132,7 @@ class Server:
             granting=granting,
             cache=self.cache,
             on_change=self._changed,
+            on_record=lambda key: self.tails.changed(key.target),
             on_due=self.deadlines.arm,
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
@@ -136,6 +141,7 @@ class Server:
         self.invoker = Invoker(self.engine, clock, self.runners, timeout=PASS_TIMEOUT)
         self.sessions = SessionDesk(self.engine, self.yard, granting)
         self.deadlines.on_record(SESSION.name, self.sessions.on_due)
+        self.deadlines.on_record(STREAMS.name, ExpireStream)
         post = None if self.neighbours is None else self.neighbours.post
         self.desk = QueryDesk(
             clock,
@@ -151,6 +157,7 @@ class Server:
         if self.neighbours is not None:
             self.neighbours.connect(self.engine, self.polling)
             self.neighbours.connect_desk(self.desk)
+            self.neighbours.connect_tails(self.tails)
             asking.connect(self.engine.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
@@ -198,6 +205,7 @@ class Server:
         )
         sessions = SessionPlane(self.engine, self.sessions, clock, worker_surface, control_surface)
         message_streams = MessageStreams(self.engine, control_surface)
+        streams = Streams(self.engine, self.tails, control_surface)
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -270,6 +278,7 @@ class Server:
                     sessions,
                     message_streams,
                     Cancelling(self.engine, control_surface, worker_surface),
+                    streams,
                     discovery,
                     payloads,
                     worker_surface,
@@ -322,6 +331,7 @@ class Server:
         self.desk.release_all()
         self.watchers.release_all()
         self.update_waiters.release_all()
+        self.tails.release_all()
 
     def _changed(self, run: Run) -> None:
         self.watchers.changed(run.run_id)

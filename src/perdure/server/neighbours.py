@@ -13,6 +13,7 @@ from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_post import QueryPost
+from perdure.dispatch.tailing import Tails
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.dispatch.yards import Yard
@@ -83,6 +84,12 @@ class Neighbours:
         if self.post is not None:
             self.post.connect(desk)
             self.hints.on_query = desk.announced
+
+    def connect_tails(self, tails: Tails) -> None:
+        """Say who waits at streams that others may write to."""
+        tails.connect(self.hints.watching)
+        self.hints.on_changed = tails.changed
+        self.lookout.tails = tails
 
     async def open(self) -> None:
         """Agree with the others what time it is."""

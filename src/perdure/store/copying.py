@@ -50,6 +50,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "receipt": ("namespace", "workflow_id", "kind", "request_id", "data"),
     "worker": ("namespace", "worker_id", "data"),
     "record": ("kind", "namespace", "key", "due_at", "data"),
+    "stream_item": ("run_id", "stream_name", "item_offset", "idempotency_key", "data"),
     "payload": ("namespace", "reference_id", "loose_bytes", "data"),
 }
 """What is copied: the tables in their order, and the columns that both stores know."""

@@ -158,6 +158,23 @@ class LoosePayloads(NamedTuple):
     size_bytes: int
 
 
+class StreamKey(NamedTuple):
+    """A stream that a run puts out."""
+
+    run_id: str
+    stream_name: str
+
+
+class StreamItem(NamedTuple):
+    """One item of a stream, encoded as it is sent."""
+
+    run_id: str
+    stream_name: str
+    offset: int
+    idempotency_key: str | None
+    data: bytes
+
+
 class RecordRange(Struct, frozen=True, kw_only=True):
     """A page of records of one kind, in the order of their keys."""
 
@@ -189,6 +206,10 @@ class Changes(Struct):
     """How often a shared store says that the changed ones were written before; 0 is never."""
     records: dict[RecordKey, RecordChange] = field(default_factory=dict)
     payloads: dict[PayloadKey, PayloadPut | PayloadFate] = field(default_factory=dict)
+    # Items come and go only with a change of their stream's record, which guards them.
+    items: list[StreamItem] = field(default_factory=list)
+    trimmed: dict[StreamKey, int] = field(default_factory=dict)
+    """Streams that lose their oldest items: those below an offset."""
 
     hoped: set[Instance] = field(default_factory=set)
     """Workflow ids that were taken for new without looking, on a shared store."""
@@ -244,6 +265,10 @@ class Store(Protocol):
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]: ...
     async def find_receipts(self, keys: Collection[ReceiptKey]) -> Mapping[ReceiptKey, Receipt]: ...
     async def find_records(self, keys: Collection[RecordKey]) -> Mapping[RecordKey, Record]: ...
+    async def find_items(self, key: StreamKey, keys: Collection[str]) -> Mapping[str, int]:
+        """The offsets of items by their idempotency keys."""
+        ...
+
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         """What there is of a kind, to be loaded by its name."""
         ...
@@ -286,6 +311,12 @@ class Store(Protocol):
     ) -> list[Run]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
+    async def read_items(
+        self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        """Offsets and items from `first` on and before `until`, within two bounds; one at least."""
+        ...
+
     async def read_payload(self, key: PayloadKey) -> bytes | None: ...
     async def read_loose_payloads(self) -> LoosePayloads: ...
     async def read_record(self, key: RecordKey) -> Record | None: ...
@@ -315,6 +346,9 @@ class SharedStore(Store, Protocol):
     async def find_poll_leases(
         self, owners: Collection[str], poll_ids: Collection[str]
     ) -> list[PollLease]: ...
+    async def read_record_versions(
+        self, keys: Collection[RecordKey]
+    ) -> Mapping[RecordKey, int]: ...
     async def read_versions(self, run_ids: Collection[str]) -> Mapping[str, int]: ...
     async def read_clock(self) -> int:
         """The time that all nodes go by."""

@@ -30,9 +30,9 @@ _CHAPTERS = [
 ]
 
 if since("2.0.0"):
-    from tests.sdk.programs import freight, messages, selections
+    from tests.sdk.programs import freight, messages, output, selections
 
-    _CHAPTERS += [freight, messages, selections]
+    _CHAPTERS += [freight, messages, output, selections]
 
 if since("2.12.0"):
     from tests.sdk.programs import cancellation, local, sessions

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.state import ActivityTimeouts, Metadata, RetryPolicy
+from perdure.core.run.stream import Directive
 
 
 class Authored(Struct, frozen=True, kw_only=True):
@@ -71,7 +72,10 @@ class OpenSignalWait(Struct, frozen=True, kw_only=True):
 
 
 class RecordSideEffect(Struct, frozen=True, kw_only=True):
+    """A value of the code's own making; `stream` is written to in the same transaction."""
+
     result: bytes
+    stream: Directive | None = None
 
 
 class RecordVersionMarker(Struct, frozen=True, kw_only=True):

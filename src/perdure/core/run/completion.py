@@ -63,6 +63,7 @@ from perdure.core.run.state import (
     workflow_task_id,
 )
 from perdure.core.run.status import RunStatus
+from perdure.core.run.stream import told
 from perdure.core.run.task import (
     find_receipt,
     finish_task,
@@ -360,7 +361,9 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
             return open_signal_wait(run, moment, command, _allot(run, None, rebase)[0])
         case RecordSideEffect():
             result = {"sequence": _allot(run, None, rebase)[0], "result": Raw(command.result)}
-            record(run, moment, "SideEffectRecorded", {**result, "payload_codec": run.codec})
+            written = None if command.stream is None else told(command.stream)
+            told_of = {"payload_codec": run.codec, "workflow_stream": written}
+            record(run, moment, "SideEffectRecorded", {**result, **told_of})
         case RecordVersionMarker():
             record(
                 run,

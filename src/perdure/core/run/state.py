@@ -661,17 +661,6 @@ class Run(Struct):
     def codec(self) -> str:
         return _CODECS[self.dialect]
 
-    def place_message(self, position: int, message: Message) -> None:
-        """Take in a row of the inbox: what stands before its first entry was handed over."""
-        if position < self.inbox_first and isinstance(message, StreamMessage):
-            self.unread[position] = message
-        else:
-            self.inbox[position] = message
-
-    def message_at(self, position: int) -> Message | None:
-        """What the inbox has at a position, handed over or not."""
-        return self.inbox.get(position) or self.unread.get(position)
-
     def keep_opening(self, events: list[bytes]) -> None:
         """Hold the first events of the history, within a bound, apart from the others.
 

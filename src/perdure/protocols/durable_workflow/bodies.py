@@ -7,7 +7,11 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import limits
-from perdure.core.limits import MESSAGE_STREAM_NAME_LENGTH_MAX, MESSAGE_STREAMS_MAX
+from perdure.core.limits import (
+    MESSAGE_STREAM_NAME_LENGTH_MAX,
+    MESSAGE_STREAMS_MAX,
+    STREAM_ITEMS_PER_APPEND_MAX,
+)
 from perdure.core.rejection import InvalidRequest
 from perdure.web.message import HttpError
 
@@ -74,6 +78,34 @@ class SignalBody(Body):
 class AppendMessageBody(Body):
     message_id: Name255
     input: Absent = UNSET
+
+
+class StreamItemBody(Struct, kw_only=True):
+    payload: Absent = UNSET
+    payload_reference: Annotated[str, Meta(min_length=1, max_length=191)] | None = None
+    payload_codec: Annotated[str, Meta(max_length=64)] | None = None
+    idempotency_key: Annotated[str, Meta(min_length=1, max_length=191)] | None = None
+    origin: Annotated[str, Meta(max_length=64)] | None = None
+    origin_reference: Annotated[str, Meta(max_length=191)] | None = None
+    item_type: Annotated[str, Meta(max_length=64)] | None = None
+    content_type: Annotated[str, Meta(max_length=191)] | None = None
+
+
+StreamItems = Annotated[
+    list[StreamItemBody], Meta(min_length=1, max_length=STREAM_ITEMS_PER_APPEND_MAX)
+]
+PendingItems = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+ErrorReason = Annotated[str, Meta(min_length=1, max_length=191)]
+
+
+class AppendItemsBody(Body):
+    items: StreamItems
+    max_pending_items: PendingItems | None = None
+
+
+class CloseStreamBody(Body):
+    error_reason: ErrorReason | None = None
+    retention_seconds: Seconds | None = None
 
 
 class UpdateBody(Body):

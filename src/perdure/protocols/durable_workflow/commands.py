@@ -29,6 +29,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_storable,
 )
 from perdure.protocols.durable_workflow.session_terms import TermsBody, terms_of
+from perdure.protocols.durable_workflow.stream_items import WireDirective, translate_directive
 from perdure.protocols.durable_workflow.tracing import read_carrier
 
 Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
@@ -136,6 +137,7 @@ class WireOpenSignalWait(Wire, tag="open_signal_wait", kw_only=True):
 
 class WireRecordSideEffect(Wire, tag="record_side_effect", kw_only=True):
     result: Raw
+    workflow_stream: WireDirective | None = None
 
 
 class WireRecordVersionMarker(Wire, tag="record_version_marker", kw_only=True):
@@ -260,7 +262,10 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
             result = bytes(wire.result)
             if not result.startswith(b'"'):
                 require_envelope(result, f"{at}.result")
-            return c.RecordSideEffect(result=result)
+            if wire.workflow_stream is None:
+                return c.RecordSideEffect(result=result)
+            directive = translate_directive(wire.workflow_stream, f"{at}.workflow_stream")
+            return c.RecordSideEffect(result=result, stream=directive)
         case WireRecordVersionMarker():
             return c.RecordVersionMarker(
                 change_id=wire.change_id,

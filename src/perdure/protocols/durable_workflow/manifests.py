@@ -246,6 +246,22 @@ OBSERVABILITY_CONTEXT: dict[str, Any] = {
 """How traces are carried. The SDK takes it only if it is exactly this."""
 
 
+WORKFLOW_STREAMS: dict[str, Any] = {
+    "supported": True,
+    "schema": "durable-workflow.v2.workflow-streams.contract",
+    "version": 1,
+    "max_streams_per_run": limits.STREAMS_PER_RUN_MAX,
+    "max_items_per_append": limits.STREAM_ITEMS_PER_APPEND_MAX,
+    "max_item_bytes": limits.STREAM_ITEM_BYTES_MAX,
+    "max_items_per_page": limits.STREAM_PAGE_SIZE_MAX,
+    "max_wait_seconds": limits.STREAM_WAIT_SECONDS_MAX,
+    "max_pending_items_default": limits.STREAM_PENDING_ITEMS_DEFAULT,
+    "max_pending_items": limits.STREAM_PENDING_ITEMS_MAX,
+    "retention_seconds_default": limits.STREAM_RETENTION_SECONDS_DEFAULT,
+}
+"""Streams that runs put out, and their bounds."""
+
+
 def server_capabilities(
     *, poll_timeout: int, compression: bool, external_payloads: bool
 ) -> dict[str, Any]:
@@ -274,6 +290,7 @@ def server_capabilities(
         "message_streams": True,
         "cooperative_cancellation": True,
         "observability_context": OBSERVABILITY_CONTEXT,
+        "workflow_streams": WORKFLOW_STREAMS,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,
         "runtime_external_payload_transport": external_payloads,
@@ -316,6 +333,7 @@ def cluster_info(
             "queries": True,
             "updates": True,
             "message_streams": True,
+            "workflow_streams": True,
             "search_attributes": True,
             "continue_as_new": True,
             "child_workflows": True,

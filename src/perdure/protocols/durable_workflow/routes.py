@@ -12,6 +12,7 @@ from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
+from perdure.protocols.durable_workflow.streams import Streams
 from perdure.protocols.durable_workflow.surfaces import (
     ControlSurface,
     DiscoverySurface,
@@ -44,6 +45,7 @@ def routes(
     sessions: SessionPlane,
     message_streams: MessageStreams,
     cancelling: Cancelling,
+    streams: Streams,
     discovery: Discovery,
     payloads: PayloadTransport,
     worker_surface: WorkerSurface,
@@ -111,6 +113,15 @@ def routes(
         path = f"{base}/nexus-operations"
         table.append(Route("GET", path, OPERATOR, services.surface, services.list_of_run))
     table += _service_routes(services)
+    items, stream = f"{run}/streams/{{stream_name}}/items", f"{run}/streams/{{stream_name}}"
+    for method, path, name, handler in (
+        ("GET", f"{run}/streams", "list_streams", streams.list_streams),
+        ("GET", stream, "describe_stream", streams.describe),
+        ("GET", items, "read_stream", streams.read),
+        ("POST", items, "append_stream", streams.append),
+        ("POST", f"{stream}/close", "close_stream", streams.close),
+    ):
+        table.append(Route(method, path, OPERATOR, streams.surfaces[name], handler))
     registration = "/api/worker/registrations/{worker_id}"
     table.append(Route("POST", "/api/worker/register", ANY_ROLE, worker_surface, worker.register))
     for method, path, handler in (

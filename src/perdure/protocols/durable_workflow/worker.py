@@ -46,6 +46,7 @@ from perdure.engine.fleet import (
     WorkerReport,
 )
 from perdure.engine.granting import Granting
+from perdure.engine.streams import CompleteStreamingTask, directives_of
 from perdure.engine.workflow_tasks import (
     CompleteWorkflowTask,
     FailWorkflowTask,
@@ -370,10 +371,11 @@ class WorkerPlane:
         commands = translate_commands(body.commands)
         if any(isinstance(each, ScheduleActivity) and each.session for each in commands):
             require_sessions(request)
+        kind = CompleteStreamingTask if directives_of(commands) else CompleteWorkflowTask
         done: TaskCompleted = await self._engine.submit(
             naming(
                 request,
-                CompleteWorkflowTask(
+                kind(
                     request.namespace,
                     ref.run_id,
                     report_of(ref, body),

@@ -15,6 +15,7 @@ import asyncpg
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, SECOND
+from perdure.core.run.inbox import place_message
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
@@ -36,6 +37,7 @@ from perdure.store.interface import (
     RecordKey,
     RecordRange,
     RunFilter,
+    StreamKey,
     Unavailable,
 )
 from perdure.store.postgres.errors import Lost, is_lost, translated
@@ -179,7 +181,7 @@ class PostgresStore:
         for sequence, data in zip(row[13] or (), row[14] or (), strict=True):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in zip(row[15] or (), row[16] or (), strict=True):
-            run.place_message(position, rows.signal_of(data))
+            place_message(run, position, rows.signal_of(data))
         chunks = row[17] or []
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):
@@ -227,6 +229,10 @@ class PostgresStore:
         return {
             RecordKey(*map(plain, row[:3])): Record(row[5], row[4], version=row[3]) for row in found
         }
+
+    async def find_items(self, key: StreamKey, keys: Collection[str]) -> Mapping[str, int]:
+        found = await self._ask("find_items", *key, list(keys))
+        return {plain(row[0]): row[1] for row in found}
 
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         found = await self._ask(_reading(wanted), *_range(wanted))
@@ -349,6 +355,10 @@ class PostgresStore:
             PollLease(plain(row[0]), plain(row[1]), plain(row[2]), row[3], row[4]) for row in found
         ]
 
+    async def read_record_versions(self, keys: Collection[RecordKey]) -> Mapping[RecordKey, int]:
+        found = await self._read("read_record_versions", *_columns(list(keys)))
+        return {RecordKey(*map(plain, row[:3])): row[3] for row in found}
+
     async def read_versions(self, run_ids: Collection[str]) -> Mapping[str, int]:
         return {row[0]: row[1] for row in await self._read("read_versions", list(run_ids))}
 
@@ -434,6 +444,12 @@ class PostgresStore:
     async def read_last_events(self, run_id: str) -> list[bytes]:
         found = await self._read("read_last_chunk", run_id)
         return rows.events_of(found[0][0]) if found else []
+
+    async def read_items(
+        self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        found = await self._read("read_items", *key, first, until, limit, bytes_max)
+        return [(row[0], row[1]) for row in found]
 
     async def read_payload(self, key: PayloadKey) -> bytes | None:
         found = await self._read("read_payload", *key)

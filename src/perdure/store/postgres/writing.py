@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.core.fleet.worker import Worker
+from perdure.core.run.inbox import message_at
 from perdure.core.run.state import Activity, Run
 from perdure.store import rows
 from perdure.store.interface import (
@@ -67,6 +68,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "put_payload": ("namespaces", "reference_ids", "sizes", "data"),
     "keep_payload": ("namespaces", "reference_ids"),
     "delete_payload": ("namespaces", "reference_ids"),
+    "insert_item": ("run_ids", "stream_names", "offsets", "idempotency_keys", "data"),
+    "trim_items": ("run_ids", "stream_names", "belows"),
 }
 """The parts in the order in which they stand, and the values of each."""
 
@@ -88,6 +91,10 @@ def collect(changes: Changes) -> Batches:
         _collect_record(record_key, change, batches)
     for payload_key, fate in changes.payloads.items():
         _collect_payload(payload_key, fate, batches)
+    for item in changes.items:
+        _add(batches, "insert_item", item)
+    for stream, below in changes.trimmed.items():
+        _add(batches, "trim_items", (*stream, below))
     return batches
 
 
@@ -197,7 +204,7 @@ def _collect_beside(run: Run, batches: Batches) -> None:
         owner, poll = (None, None) if lease is None else (lease.owner, lease.poll_id)
         _add(batches, "put_operation", (run_id, sequence, owner, poll, rows.encode(operation)))
     for position in unsaved.inbox:
-        signal = run.message_at(position)
+        signal = message_at(run, position)
         if signal is None:
             _add(batches, "delete_signal", (run_id, position))
         else:

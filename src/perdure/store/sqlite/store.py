@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.run.inbox import message_at, place_message
 from perdure.core.run.state import Activity, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
@@ -40,6 +41,7 @@ from perdure.store.interface import (
     RecordKey,
     RecordRange,
     RunFilter,
+    StreamKey,
     Unavailable,
 )
 from perdure.store.queries import load_queries
@@ -121,7 +123,7 @@ class SqliteStore:
         for run_id, sequence, data in self._ask("load_operations", wanted):
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self._ask("load_inbox", wanted):
-            runs[run_id].place_message(position, rows.signal_of(data))
+            place_message(runs[run_id], position, rows.signal_of(data))
         for run in runs.values():
             self._load_events(run)
         return list(runs.values())
@@ -157,6 +159,9 @@ class SqliteStore:
             for due_at, data in self._ask("find_record", key):
                 found[key] = Record(data, due_at)
         return found
+
+    async def find_items(self, key: StreamKey, keys: Collection[str]) -> Mapping[str, int]:
+        return {row[0]: row[1] for row in self._ask("find_items", (*key, _array(keys)))}
 
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         found = self._ask(_reading(wanted), _range(wanted))
@@ -205,8 +210,9 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            # A payload is as much to write as many runs.
+            # A payload is as much to write as many runs, and so is what is removed by the page.
             weight = len(changes.runs) + INLINE_RUNS_MAX * len(changes.payloads)
+            weight += len(changes.items) + INLINE_RUNS_MAX * len(changes.trimmed)
             await self._committer.commit(writer, runs=weight)
         except apsw.Error as error:
             self._roll_back()
@@ -238,6 +244,10 @@ class SqliteStore:
             _collect_record(record_key, change, batches)
         for payload_key, fate in changes.payloads.items():
             _collect_payload(payload_key, fate, batches)
+        if changes.items:
+            batches["insert_item"] += changes.items
+        for stream, below in changes.trimmed.items():
+            batches["trim_items"].append((*stream, below))
         for query, values in batches.items():
             self._writer.executemany(self._sql[query], values)
 
@@ -267,6 +277,26 @@ class SqliteStore:
         values = (wanted.namespace, *cursor, *types, statuses, wanted.text, limit)
         found = await self._read_bulk("read_list", values)
         return [rows.run_of(row) for row in found]
+
+    async def read_items(
+        self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
+    ) -> list[tuple[int, bytes]]:
+        return await asyncio.get_running_loop().run_in_executor(
+            self._librarian, self._read_page, (*key, first, until, limit), bytes_max
+        )
+
+    def _read_page(self, values: tuple[Any, ...], bytes_max: int) -> list[tuple[int, bytes]]:
+        page: list[tuple[int, bytes]] = []
+        size = 0
+        try:
+            for offset, data in self._bulk_reader.execute(self._sql["read_items"], values):
+                size += len(data)
+                if page and size > bytes_max:
+                    break
+                page.append((offset, data))
+        except apsw.Error as error:
+            raise unavailable(error) from error
+        return page
 
     async def read_payload(self, key: PayloadKey) -> bytes | None:
         found = await self._read_bulk("read_payload", key)
@@ -370,7 +400,7 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
         data = rows.encode(operation)
         batches["put_operation"].append((run.run_id, sequence, owner, data))
     for position in unsaved.inbox:
-        signal = run.message_at(position)
+        signal = message_at(run, position)
         if signal is None:
             batches["delete_signal"].append((run.run_id, position))
         else:

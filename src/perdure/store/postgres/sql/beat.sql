@@ -238,3 +238,11 @@ with gone as (
 delete from perdure.beat
  using gone
  where beat.node_id = gone.node_id
+
+-- name: find_items
+-- Where some items of a stream stand, by their idempotency keys.
+select idempotency_key, item_offset
+  from perdure.stream_item
+ where run_id = :run_id::text
+   and stream_name = :stream_name::text
+   and idempotency_key = any(:keys::text[])

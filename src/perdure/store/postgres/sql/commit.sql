@@ -345,3 +345,24 @@ delete_payload as (
        and payload.reference_id = ids.reference_id
        and (select ok from gate)
 )
+
+-- name: insert_item
+insert_item as (
+    insert into perdure.stream_item (run_id, stream_name, item_offset, idempotency_key, data)
+    select rows.run_id, rows.stream_name, rows.item_offset, rows.idempotency_key, rows.data
+      from unnest(:run_ids::text[], :stream_names::text[], :offsets::bigint[],
+                  :idempotency_keys::text[], :data::bytea[])
+        as rows (run_id, stream_name, item_offset, idempotency_key, data)
+     where (select ok from gate)
+)
+
+-- name: trim_items
+trim_items as (
+    delete from perdure.stream_item
+     using unnest(:run_ids::text[], :stream_names::text[], :belows::bigint[])
+        as ids (run_id, stream_name, below)
+     where stream_item.run_id = ids.run_id
+       and stream_item.stream_name = ids.stream_name
+       and stream_item.item_offset < ids.below
+       and (select ok from gate)
+)

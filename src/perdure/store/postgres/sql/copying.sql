@@ -30,6 +30,7 @@ select exists (select 1 from perdure.run)
     or exists (select 1 from perdure.worker)
     or exists (select 1 from perdure.record)
     or exists (select 1 from perdure.payload)
+    or exists (select 1 from perdure.stream_item)
     or exists (select 1 from perdure.namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -82,6 +83,10 @@ select namespace, worker_id, data
 -- name: give_record
 select kind, namespace, key, due_at, data
   from perdure.record
+
+-- name: give_stream_item
+select run_id, stream_name, item_offset, idempotency_key, data
+  from perdure.stream_item
 
 -- name: give_payload
 select namespace, reference_id, loose_bytes, data

@@ -224,3 +224,29 @@ select data
 select count(*), coalesce(sum(loose_bytes), 0)::bigint
   from perdure.payload
  where loose_bytes is not null
+
+-- name: read_items
+-- A page of a stream, ended by its number of items or by their size.
+select page.item_offset, page.data
+  from (select found.item_offset, found.data,
+               sum(octet_length(found.data)) over (order by found.item_offset) as size
+          from (select item_offset, data
+                  from perdure.stream_item
+                 where run_id = :run_id::text
+                   and stream_name = :stream_name::text
+                   and item_offset >= :first::bigint
+                   and item_offset < :until::bigint
+                 order by item_offset
+                 limit :most::bigint) as found) as page
+ where page.size <= :bytes_max::bigint
+    or page.size = octet_length(page.data)
+ order by page.item_offset
+
+-- name: read_record_versions
+-- How often some records were written.
+select record.kind, record.namespace, record.key, record.version
+  from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
+  join perdure.record
+    on record.kind = ids.kind
+   and record.namespace = ids.namespace
+   and record.key = ids.key

@@ -206,3 +206,21 @@ on conflict (namespace, worker_id) do update set data = excluded.data
 delete from worker
  where namespace = :namespace
    and worker_id = :worker_id
+
+-- name: find_items
+-- Where some items of a stream stand, by their idempotency keys.
+select idempotency_key, item_offset
+  from stream_item
+ where run_id = :run_id
+   and stream_name = :stream_name
+   and idempotency_key in (select value from json_each(:keys))
+
+-- name: insert_item
+insert into stream_item (run_id, stream_name, item_offset, idempotency_key, data)
+values (:run_id, :stream_name, :item_offset, :idempotency_key, :data)
+
+-- name: trim_items
+delete from stream_item
+ where run_id = :run_id
+   and stream_name = :stream_name
+   and item_offset < :below

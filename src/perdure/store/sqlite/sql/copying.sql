@@ -12,6 +12,7 @@ select exists (select 1 from run)
     or exists (select 1 from worker)
     or exists (select 1 from record)
     or exists (select 1 from payload)
+    or exists (select 1 from stream_item)
     or exists (select 1 from namespace where name <> 'default')
 
 -- name: clear_namespaces
@@ -58,6 +59,10 @@ select namespace, worker_id, data
 select kind, namespace, key, due_at, data
   from record
 
+-- name: give_stream_item
+select run_id, stream_name, item_offset, idempotency_key, data
+  from stream_item
+
 -- name: give_payload
 select namespace, reference_id, loose_bytes, data
   from payload
@@ -103,6 +108,10 @@ values (:namespace, :worker_id, :data)
 -- name: take_record
 insert into record (kind, namespace, key, due_at, data)
 values (:kind, :namespace, :key, :due_at, :data)
+
+-- name: take_stream_item
+insert into stream_item (run_id, stream_name, item_offset, idempotency_key, data)
+values (:run_id, :stream_name, :item_offset, :idempotency_key, :data)
 
 -- name: take_payload
 insert into payload (namespace, reference_id, loose_bytes, data)

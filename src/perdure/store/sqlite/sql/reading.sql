@@ -149,3 +149,14 @@ select data
 select count(*), coalesce(sum(loose_bytes), 0)
   from payload
  where loose_bytes is not null
+
+-- name: read_items
+-- A page of a stream.
+select item_offset, data
+  from stream_item
+ where run_id = :run_id
+   and stream_name = :stream_name
+   and item_offset >= :first
+   and item_offset < :until
+ order by item_offset
+ limit :most

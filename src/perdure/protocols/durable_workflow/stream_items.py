@@ -1,0 +1,98 @@
+"""Items for streams of output, as clients and workers send them: from the wire to the core."""
+
+import re
+
+from msgspec import UNSET, Struct
+
+from perdure.core import limits
+from perdure.core.rejection import InvalidRequest
+from perdure.core.run.stream import AppendItems, CloseStream, Directive, NewItem
+from perdure.protocols.durable_workflow.bodies import (
+    Count,
+    ErrorReason,
+    PendingItems,
+    Seconds,
+    StreamItemBody,
+    StreamItems,
+)
+from perdure.protocols.durable_workflow.payloads import (
+    is_envelope,
+    require_envelope,
+    require_plain,
+)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,190}")
+"""How a stream may be called."""
+
+
+class WireDirective(Struct, kw_only=True):
+    """What a workflow's code asks of a stream, on the side effect that records it."""
+
+    operation: str
+    stream_name: str
+    command_identity: str | None = None
+    command_ordinal: Count | None = None
+    items: StreamItems | None = None
+    max_pending_items: PendingItems | None = None
+    error_reason: ErrorReason | None = None
+    retention_seconds: Seconds | None = None
+
+
+def translate_directive(wire: WireDirective, at: str) -> Directive:
+    """A directive in our words. Refuses what makes no sense."""
+    if not NAME.fullmatch(wire.stream_name):
+        raise InvalidRequest(f"{at}.stream_name", "is no name for a stream")
+    if wire.operation == "append":
+        if wire.items is None:
+            raise InvalidRequest(f"{at}.items", "is required")
+        origin = NewItem(origin="workflow", origin_reference=(wire.command_identity or "")[:191])
+        return appending(wire.stream_name, wire.items, wire.max_pending_items, origin, at)
+    if wire.operation not in ("close", "error"):
+        raise InvalidRequest(f"{at}.operation", "must be append, close or error")
+    if (wire.operation == "error") != (wire.error_reason is not None):
+        raise InvalidRequest(f"{at}.error_reason", "belongs to the operation error")
+    return closing(wire.stream_name, wire.error_reason, wire.retention_seconds)
+
+
+def appending(
+    stream_name: str,
+    items: list[StreamItemBody],
+    pending_max: int | None,
+    origin: NewItem,
+    at: str = "",
+) -> AppendItems:
+    """Items to append; those that do not say where they are from are from `origin`."""
+    return AppendItems(
+        stream_name=stream_name,
+        items=[
+            _item(item, origin, f"{at}.items.{index}".lstrip("."))
+            for index, item in enumerate(items)
+        ],
+        pending_max=pending_max or limits.STREAM_PENDING_ITEMS_DEFAULT,
+    )
+
+
+def closing(stream_name: str, error_reason: str | None, retention: int | None) -> CloseStream:
+    return CloseStream(
+        stream_name=stream_name,
+        error_reason=error_reason,
+        retention_seconds=retention or limits.STREAM_RETENTION_SECONDS_DEFAULT,
+    )
+
+
+def _item(item: StreamItemBody, origin: NewItem, at: str) -> NewItem:
+    payload = b"null" if item.payload is UNSET else bytes(item.payload)
+    if len(payload) > limits.STREAM_ITEM_BYTES_MAX:
+        raise InvalidRequest(f"{at}.payload", f"at most {limits.STREAM_ITEM_BYTES_MAX} bytes")
+    if payload != b"null":
+        (require_envelope if is_envelope(payload) else require_plain)(payload, f"{at}.payload")
+    return NewItem(
+        payload=None if payload == b"null" else payload,
+        payload_reference=item.payload_reference,
+        payload_codec=item.payload_codec,
+        idempotency_key=item.idempotency_key,
+        origin=origin.origin if item.origin is None else item.origin,
+        origin_reference=item.origin_reference or origin.origin_reference or None,
+        item_type=item.item_type,
+        content_type=item.content_type,
+    )
