@@ -474,3 +474,34 @@ def test_triggers_and_flow_control_are_understood(server: ServerProcess) -> None
             assert all(row["nextFireAt"] for row in daily["schedules"])
 
     play(story)
+
+
+def test_a_workflow_is_started_by_name_and_cancelled(server: ServerProcess) -> None:
+    app = App("shop")
+
+    @app.workflow("w", on=[])
+    async def handler(ctx: Context) -> object:
+        await ctx.step.skip("left out", "no need")
+        await ctx.step.wait_for_event("end", "end", timeout="1h")
+        return ctx.event.data
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            first, second = [await client.trigger("w", {"n": n}) for n in (1, 2)]
+            assert first.run_id is not None
+            assert second.run_id is not None
+            await client.until_step(first.run_id, "end")
+            await client.until_step(second.run_id, "end")
+            assert (await client.cancel(first.run_id)).status == "cancelled"
+            assert (await client.send("end")).woke == 1
+            assert await client.result(second.run_id) == {"n": 2}
+            with pytest.raises(RunFailedError, match="cancelled"):
+                await client.result(first.run_id)
+            with pytest.raises(ApiError) as refused:
+                await client.cancel(first.run_id)
+            assert refused.value.status == 409
+            with pytest.raises(ApiError) as refused:
+                await client.trigger("nobody")
+            assert refused.value.status == 404
+
+    play(story)
