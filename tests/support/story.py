@@ -23,11 +23,11 @@ from perdure.core.run.completion import TaskReport
 from perdure.core.run.inbox import place_message
 from perdure.core.run.interruption import Acknowledged, Delivery
 from perdure.core.run.moment import Moment
+from perdure.core.run.outside import Boundary
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import (
     WORKFLOW_TASK,
     Activity,
-    Boundary,
     Child,
     Lease,
     Refusal,

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.outside import TraceLink
 from perdure.core.run.state import (
     WORKFLOW_TASK,
     Activity,
@@ -13,7 +14,6 @@ from perdure.core.run.state import (
     RetryPolicy,
     Run,
     TaskKind,
-    TraceLink,
     activity_task_id,
     validation_task_id,
     workflow_task_id,

@@ -10,7 +10,7 @@ from perdure.core.run.interruption import (
     deliver_cancellation,
     request_cancellation,
 )
-from perdure.core.run.state import Boundary, Cancellation
+from perdure.core.run.outside import Boundary, Cancellation
 from perdure.engine.activity_tasks import AttemptOperation, AttemptRef
 from perdure.engine.control import CommandTarget
 from perdure.engine.operation import Operation

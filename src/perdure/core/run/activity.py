@@ -25,8 +25,9 @@ from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import encode, held, raw
 from perdure.core.run.host import complete_host, fail_host
 from perdure.core.run.moment import Moment
+from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import note, resolve, settle
-from perdure.core.run.state import Activity, Cancellation, Lease, RetryPolicy, Run, TaskState
+from perdure.core.run.state import Activity, Lease, RetryPolicy, Run, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import withdraw
 

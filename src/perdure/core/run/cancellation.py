@@ -13,7 +13,8 @@ from perdure.core.limits import SECOND, SUPERSEDED_WAITS_TOLD_MAX
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import Cancellation, Run, Stopped
+from perdure.core.run.outside import Cancellation, Stopped
+from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
 
 SCHEMA = "durable-workflow.cancellation-context/v1"

@@ -5,9 +5,9 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from perdure.core import instant
+from perdure.core.run.outside import Cancellation
 from perdure.core.run.state import (
     Activity,
-    Cancellation,
     Child,
     ConditionWait,
     GroupMode,

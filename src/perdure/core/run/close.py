@@ -19,11 +19,11 @@ from perdure.core.run.effect import (
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
+from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
 from perdure.core.run.state import (
     Activity,
-    Cancellation,
     Child,
     Dialect,
     Failure,

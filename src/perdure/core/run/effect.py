@@ -7,7 +7,8 @@ from msgspec import Struct
 from perdure.core.push.effect import PushEffect
 from perdure.core.run.binding import Binding
 from perdure.core.run.command import StartServiceOperation
-from perdure.core.run.state import Cancellation, Run, ServiceCall
+from perdure.core.run.outside import Cancellation
+from perdure.core.run.state import Run, ServiceCall
 
 
 class StartRun(Struct, frozen=True):

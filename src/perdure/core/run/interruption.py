@@ -24,11 +24,10 @@ from perdure.core.run.group import is_blocked
 from perdure.core.run.history import record, with_metadata
 from perdure.core.run.message import require_active
 from perdure.core.run.moment import Moment
+from perdure.core.run.outside import Boundary, Cancellation, Stopped
 from perdure.core.run.settle import drop_operation, member_of, record_held, settle
 from perdure.core.run.state import (
     Activity,
-    Boundary,
-    Cancellation,
     Child,
     ConditionWait,
     Dialect,
@@ -36,7 +35,6 @@ from perdure.core.run.state import (
     Operation,
     Run,
     SignalWait,
-    Stopped,
     TaskKind,
     TaskState,
     Timer,

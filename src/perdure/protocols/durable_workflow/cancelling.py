@@ -5,7 +5,7 @@ from typing import Any
 from perdure.core import instant, limits
 from perdure.core.rejection import CooperativeCancellationUnavailable, InvalidRequest
 from perdure.core.run.interruption import Acknowledged, Delivery
-from perdure.core.run.state import Boundary
+from perdure.core.run.outside import Boundary
 from perdure.engine.activity_tasks import Acknowledgement
 from perdure.engine.beat import Engine
 from perdure.engine.cancelling import (

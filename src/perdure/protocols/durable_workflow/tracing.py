@@ -11,7 +11,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.core import limits
 from perdure.core.rejection import InvalidRequest
-from perdure.core.run.state import TraceLink
+from perdure.core.run.outside import TraceLink
 from perdure.protocols.durable_workflow.surfaces import encode
 
 LINKS_SCHEMA = "durable-workflow.trace-links"
