@@ -26,6 +26,8 @@ TASKS: dict[str, tuple[int, str]] = {
     ),
     "dispatch/lending.py": (1, "a read of what was handed over; kept in a set until it is done"),
     "protocols/durablex/serve.py": (1, "one per pass under way; cancelled when the server closes"),
+    "protocols/durablex/streaming.py": (1, "a wait for news; cancelled when its look is over"),
+    "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
     "store/postgres/line.py": (1, "connecting; awaited at once"),
     "dispatch/delivering.py": (1, "one per try of a webhook; in a TaskGroup"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
@@ -78,6 +80,7 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
     allowed = {
         "clock.py": "is the clock",
         "web/server.py": "paces the sweep of silent connections",
+        "protocols/durablex/streaming.py": "lets the loop turn once, so that the wait begins",
         "sdk/client.py": "paces the looks at a run that is waited for",
         "sdk/endpoint.py": "paces registrations",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",

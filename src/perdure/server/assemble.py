@@ -66,9 +66,11 @@ from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
+from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhook_routes import flow_routes
 from perdure.server.neighbours import Neighbours
@@ -246,6 +248,7 @@ class Server:
         )
         self.catalogue = CatalogueReader(self.engine, push_surface, clock, settings.signing_key)
         runs = Runs(self.engine, push_surface)
+        self.streaming = Streaming(self.engine, runs, self.watchers, clock)
         push_routes = durablex.routes(
             push_surface,
             self.connect,
@@ -254,6 +257,8 @@ class Server:
             runs,
             self.catalogue,
             RunControl(self.engine, runs, push_surface),
+            self.streaming,
+            Figures(self.engine, push_surface, clock),
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
@@ -336,6 +341,7 @@ class Server:
     def _changed(self, run: Run) -> None:
         self.watchers.changed(run.run_id)
         self.update_waiters.changed(run)
+        self.streaming.changed(run)
         self.sessions.changed(run.run_id)
 
 

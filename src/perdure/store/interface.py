@@ -241,6 +241,16 @@ class PushedFilter(Struct, frozen=True, kw_only=True):
     oldest_first: bool = False
 
 
+class PushedFigures(NamedTuple):
+    """Push runs of one status that started in one stretch of time, and how long they took."""
+
+    stretch: int
+    status: str
+    runs: int
+    lasted: int | None
+    longest: int | None
+
+
 class ListCursor(NamedTuple):
     """The last row of a page: the next page starts behind it."""
 
@@ -309,6 +319,7 @@ class Store(Protocol):
     async def read_pushed(
         self, wanted: PushedFilter, after: ListCursor | None, limit: int
     ) -> list[Run]: ...
+    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
     async def read_items(

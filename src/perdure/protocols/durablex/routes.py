@@ -4,8 +4,10 @@ from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
+from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
@@ -21,6 +23,8 @@ def routes(
     runs: Runs,
     catalogue: CatalogueReader,
     control: RunControl,
+    streaming: Streaming,
+    figures: Figures,
 ) -> list[Route]:
     """Every route, with who may use it."""
     run = "/runs/{run_id}"
@@ -31,6 +35,11 @@ def routes(
         Route("GET", "/events", READER, surface, events.find),
         Route("GET", "/events/{event_id}", READER, surface, events.show),
         Route("GET", "/runs", READER, surface, runs.find),
+        Route("GET", "/runs/stream", READER, surface, streaming.all_runs),
+        Route("GET", "/runs/stats", READER, surface, figures.stats),
+        Route("GET", "/runs/timeseries", READER, surface, figures.timeseries),
+        Route("GET", f"{run}/stream", READER, surface, streaming.run),
+        Route("GET", "/events/stream", READER, surface, streaming.events),
         Route("GET", run, READER, surface, runs.show),
         Route("GET", f"{run}/steps", READER, surface, runs.steps),
         Route("GET", f"{run}/logs", READER, surface, runs.logs),

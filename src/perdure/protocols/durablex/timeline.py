@@ -149,3 +149,68 @@ def logs_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
                 row["fields"] = told.fields
             rows.append(row)
     return rows
+
+
+CLOSED = {
+    "WorkflowCompleted": "succeeded",
+    "WorkflowFailed": "failed",
+    "WorkflowTimedOut": "failed",
+    "WorkflowCancelled": "cancelled",
+    "WorkflowTerminated": "cancelled",
+}
+_STATUSES = {
+    "WorkflowStarted": "queued",
+    "RunParked": "waiting",
+    "RunPaused": "paused",
+    "RunResumed": "queued",
+    **CLOSED,
+}
+_AT_WORK = frozenset({"StepOpened", "StepCompleted", "StepFailed", "PassFailed", "LogRecorded"})
+
+
+class Frames:
+    """The facts of one run as frames of its timeline, in order."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._status = ""
+
+    def of(self, fact: Fact) -> list[dict[str, Any]]:
+        """The frames of a fact. That somebody works on a run is told by what comes of it."""
+        frames = []
+        status = _STATUSES.get(fact.event_type)
+        if fact.event_type in _AT_WORK and self._status in ("queued", "waiting"):
+            status = "running"
+        if status is not None and status != self._status:
+            self._status = status
+            frames.append(self._frame(fact, "run_status", {"status": status}))
+        if fact.event_type in _STEP_EVENTS:
+            frames.append(self._frame(fact, "step_status", _step_frame(fact)))
+        elif fact.event_type == "LogRecorded":
+            (line,) = logs_of([fact])
+            frames.append(self._frame(fact, "log", line))
+        return frames
+
+    def _frame(self, fact: Fact, kind: str, members: dict[str, Any]) -> dict[str, Any]:
+        head = {
+            "kind": kind,
+            "seq": fact.sequence,
+            "ts": fact.recorded_at,
+            "runId": self._run_id,
+        }
+        return {**head, **members}
+
+
+def _step_frame(fact: Fact) -> dict[str, Any]:
+    told = _step_decoder.decode(fact.payload)
+    frame: dict[str, Any] = {
+        "name": told.name,
+        "status": "failed" if told.will_retry else step_status(fact.event_type, told),
+        "attempt": told.attempt,
+        "index": told.index,
+    }
+    if told.error is not UNSET:
+        frame["error"] = told.error
+    if told.will_retry:
+        frame |= {"willRetry": True, "nextAttemptAt": told.next_attempt_at}
+    return frame

@@ -28,6 +28,7 @@ from perdure.store.interface import (
     LoosePayloads,
     PayloadKey,
     PollLease,
+    PushedFigures,
     PushedFilter,
     QueueKey,
     ReadyTask,
@@ -430,6 +431,10 @@ class PostgresStore:
             limit,
         )
         return [_run_of(row) for row in found]
+
+    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
+        values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)
+        return [PushedFigures(*row) for row in await self._read("read_pushed_figures", *values)]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []

@@ -31,6 +31,7 @@ from perdure.store.interface import (
     PayloadFate,
     PayloadKey,
     PayloadPut,
+    PushedFigures,
     PushedFilter,
     QueueKey,
     ReadyTask,
@@ -329,6 +330,10 @@ class SqliteStore:
             (*values, statuses, wanted.text, limit),
         )
         return [rows.run_of(row) for row in found]
+
+    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
+        values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)
+        return [PushedFigures(*row) for row in await self._read_bulk("read_pushed_figures", values)]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
         return await asyncio.get_running_loop().run_in_executor(

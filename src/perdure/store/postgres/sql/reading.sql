@@ -101,6 +101,19 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
  order by run.started_at, run.run_id
  limit :most::bigint
 
+-- name: read_pushed_figures
+-- How many push runs started in which stretch of time, by status, and how long they took.
+select run.started_at / :step::bigint, coalesce(open_run.status, run.status), count(*),
+       sum(run.closed_at - run.started_at)::bigint, max(run.closed_at - run.started_at)
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.workflow_id = run.run_id
+   and run.started_at >= :since::bigint
+   and (:app::text is null or run.queue = :app::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+ group by 1, 2
+
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first, at most enough of them for
 -- a page: every chunk has at least one event.

@@ -69,6 +69,18 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  order by started_at, run_id
  limit :most
 
+-- name: read_pushed_figures
+-- How many push runs started in which stretch of time, by status, and how long they took.
+select started_at / :step, status, count(*), sum(closed_at - started_at),
+       max(closed_at - started_at)
+  from run
+ where namespace = :namespace
+   and workflow_id = run_id
+   and started_at >= :since
+   and (:app is null or queue = :app)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+ group by 1, 2
+
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first.
 select first_sequence, last_sequence, events

@@ -1,0 +1,78 @@
+"""Figures over runs: totals, and a series over time."""
+
+from collections import Counter
+from typing import Any
+
+from perdure.clock import Clock
+from perdure.core import instant
+from perdure.core.intake.statistics import DEFAULT_SPAN, bucket_step, totals
+from perdure.core.limits import SECOND
+from perdure.engine.beat import Engine
+from perdure.protocols.durablex.requests import integer, moment
+from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.store.interface import PushedFilter
+from perdure.web.message import Request, Response
+
+_EVER = 2**62
+_SHOWN = {
+    "pending": "queued",
+    "completed": "succeeded",
+    "terminated": "cancelled",
+}
+"""What statuses on disk are called, where that differs."""
+
+
+class Figures:
+    """The routes /runs/stats and /runs/timeseries."""
+
+    def __init__(self, engine: Engine, surface: DurablexSurface, clock: Clock) -> None:
+        self._store = engine.store
+        self._surface = surface
+        self._clock = clock
+
+    async def stats(self, request: Request) -> Response:
+        """GET /runs/stats."""
+        counts: Counter[str] = Counter()
+        for found in await self._store.read_pushed_figures(_wanted(request, 0), _EVER):
+            counts[_SHOWN.get(found.status, found.status)] += found.runs
+        return self._surface.answer(200, totals(counts))
+
+    async def timeseries(self, request: Request) -> Response:
+        """GET /runs/timeseries: every stretch of time, also those in which nothing started."""
+        now = self._clock.now()
+        wanted = _wanted(request, now - DEFAULT_SPAN)
+        asked = integer(request.query, "bucket", 1, 366 * 86_400, 0)
+        step = bucket_step(wanted.since, now + 1, asked * SECOND or None)
+        buckets: dict[int, dict[str, Any]] = {
+            stretch: {"ts": instant.text(stretch * step), "counts": {}, "total": 0}
+            for stretch in range(wanted.since // step, now // step + 1)
+        }
+        lasted: Counter[int] = Counter()
+        over: Counter[int] = Counter()
+        for found in await self._store.read_pushed_figures(wanted, step):
+            bucket = buckets.get(found.stretch)
+            if bucket is None:
+                continue
+            status = _SHOWN.get(found.status, found.status)
+            bucket["counts"][status] = bucket["counts"].get(status, 0) + found.runs
+            bucket["total"] += found.runs
+            if found.lasted is not None and found.longest is not None:
+                lasted[found.stretch] += found.lasted
+                over[found.stretch] += found.runs
+                longest = found.longest // 1000
+                bucket["maxMs"] = max(bucket.get("maxMs", 0), longest)
+        for stretch, count in over.items():
+            buckets[stretch]["avgMs"] = lasted[stretch] // count // 1000
+        told = {"bucketSeconds": step // SECOND, "buckets": list(buckets.values())}
+        return self._surface.answer(200, told)
+
+
+def _wanted(request: Request, since: int) -> PushedFilter:
+    query = request.query
+    asked = moment(query, "since")
+    return PushedFilter(
+        namespace=request.namespace,
+        app=query.get("app") or None,
+        workflow=query.get("workflow") or None,
+        since=since if asked is None else max(asked, 0),
+    )
