@@ -456,6 +456,12 @@ def test_an_activity_takes_neither_signals_nor_updates_nor_queries(wire: Wire) -
     with wire.nothing_changes():
         wire.control("POST", "/workflows/job-1/signal/go").refused(404, "unknown_signal")
         wire.update("add", "job-1").refused(409, "update_rejected")
+        message = {"message_id": "m1", "input": avro([1])}
+        sent = wire.control("POST", "/workflows/job-1/message-streams/in/messages", message)
+        sent.refused(404, "unknown_signal")
+        wire.control("POST", "/workflows/job-1/request-cancellation", {}).refused(
+            409, "cooperative_cancellation_unavailable"
+        )
         asked = wire.control("POST", "/workflows/job-1/query/how")
         asked.refused(409, "query_worker_unavailable")
     actions = wire.describe("job-1")["actions"]

@@ -108,6 +108,12 @@ class RunNotFailed(Rejection):
     reason = "run_not_failed"
 
 
+class RedriveUnavailable(Rejection):
+    """The run has no code that replays a history; a push run is replayed in its own dialect."""
+
+    reason = "redrive_unavailable"
+
+
 class HistoricalRunCommandRejected(Rejection):
     reason = "historical_run_command_rejected"
 

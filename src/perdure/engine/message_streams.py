@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from perdure.core.run.message import accept_message
+from perdure.core.run.standalone import refuse_signal
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
@@ -57,6 +58,7 @@ class AppendMessage(Operation):
         if known is not None:
             return self._repeat(world, known)
         run = world.require_target(self._instance, None)
+        refuse_signal(run, self._stream_name)
         message = accept_message(
             run,
             world.moment,

@@ -12,14 +12,14 @@ from msgspec import Raw, Struct, field
 
 from perdure.core import limits
 from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
-from perdure.core.rejection import RunNotFailed, StructuralLimitExceeded
+from perdure.core.rejection import RedriveUnavailable, RunNotFailed, StructuralLimitExceeded
 from perdure.core.run.message_stream import message_of, resume_streams
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import reframed
 from perdure.core.run.settle import settle
 from perdure.core.run.standalone import ActivityRequest, start_standalone
 from perdure.core.run.start import open_run, record_accepted, set_deadlines
-from perdure.core.run.state import Message, Run, Signal, StreamMessage, Update
+from perdure.core.run.state import Dialect, Message, Run, Signal, StreamMessage, Update
 from perdure.core.run.status import RunStatus
 
 _OPENINGS = {
@@ -133,7 +133,9 @@ class Prefix(Struct, frozen=True, kw_only=True):
 
 
 def require_failed(run: Run) -> None:
-    """Only what has failed can be continued."""
+    """Only what has failed can be continued, and only by code that replays a history."""
+    if run.dialect is not Dialect.PULL:
+        raise RedriveUnavailable(f"run {run.run_id} is one of a push runner", run_id=run.run_id)
     if run.status is not RunStatus.FAILED:
         raise RunNotFailed(
             f"run {run.run_id} is {run.status}, it has not failed",

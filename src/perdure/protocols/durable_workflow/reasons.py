@@ -22,6 +22,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.DuplicateNotAllowed: 409,
     r.RunNotActive: 409,
     r.RunNotFailed: 409,
+    r.RedriveUnavailable: 409,
     r.HistoricalRunCommandRejected: 409,
     r.RequestIdConflict: 409,
     r.ServiceEntryNotFound: 404,

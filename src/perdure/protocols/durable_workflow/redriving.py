@@ -4,6 +4,7 @@ import asyncio
 
 from perdure.core.limits import HISTORY_EVENTS_MAX
 from perdure.core.run.redrive import Prefix, read_prefix
+from perdure.core.run.state import Dialect
 from perdure.core.run.status import RunStatus
 from perdure.engine.beat import Engine
 from perdure.engine.control import Commanded
@@ -63,6 +64,8 @@ class Redriving:
         """What the run leaves to the next one, if it is one that has failed."""
         run = await self._engine.store.read_run(run_id)
         if run is None or run.namespace != namespace or run.status is not RunStatus.FAILED:
+            return None
+        if run.dialect is not Dialect.PULL:
             return None
         history = await self._engine.store.read_history(run_id, 0, HISTORY_EVENTS_MAX * 2)
         if len(history) <= _APART_EVENTS:

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from perdure.core import instant
 from perdure.core.run.cause import next_cause
-from perdure.core.run.state import Run
+from perdure.core.run.state import Dialect, Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.protocols.durable_workflow.payloads import shown
 from perdure.store.interface import Store
@@ -104,7 +104,7 @@ async def description(
             "can_terminate": is_open,
             "can_repair": False,
             "can_archive": False,
-            "can_redrive": is_current and run.status is RunStatus.FAILED,
+            "can_redrive": is_current and _can_be_redriven(run),
         },
     }
     started = await store.read_history(run.run_id, 0, 2)
@@ -116,6 +116,10 @@ async def description(
     else:
         view["output"] = None
     return view
+
+
+def _can_be_redriven(run: Run) -> bool:
+    return run.status is RunStatus.FAILED and run.dialect is Dialect.PULL
 
 
 def _member(events: list[bytes], event_type: str, name: str) -> bytes | None:
