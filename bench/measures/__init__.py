@@ -12,6 +12,9 @@ from bench.measures import (
     latency,
     long_run,
     parked,
+    push_events,
+    push_rates,
+    push_waiting,
     queries,
     throughput,
 )
@@ -30,6 +33,12 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "g": footprint.measure,
     "h": history.measure,
     "k": queries.measure,
+    "l": push_rates.measure_connect,
+    "m": push_rates.measure_serve,
+    "n": push_events.measure_ingest,
+    "o": push_waiting.measure_wake,
+    "p": push_events.measure_fan_out,
+    "q": push_waiting.measure_long_run,
 }
 
 NODE_MEASURES: Final[Mapping[str, Measure]] = {
