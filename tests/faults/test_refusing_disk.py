@@ -146,6 +146,8 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
     session = "/api/worker/sessions/{session_id}"
     streams = at("order", "cancel") + "/message-streams/orders/messages"
 
+    output, items = at("pinned", "cancel") + "/streams/out", {"items": [{"payload": avro(1)}]}
+    wire.control("POST", f"{output}/items", items).ok()
     delivering, acknowledging = asked_to_cancel(wire)
 
     start = {"workflow_id": "new", "workflow_type": "Order", "task_queue": "nobody"}
@@ -157,6 +159,8 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {run}/signal/{{name}}": control(at("pinned", "cancel") + "/signal/go", {}),
         f"POST {flow}/update/{{name}}": control(at("order", "cancel") + "/update/add", {}),
         f"POST {run}/update/{{name}}": control(at("pinned", "cancel") + "/update/add", {}),
+        f"POST {run}/streams/{{stream_name}}/items": control(f"{output}/items", items),
+        f"POST {run}/streams/{{stream_name}}/close": control(f"{output}/close", {}),
         f"POST {flow}/message-streams/{{stream_name}}/messages": control(
             streams, {"message_id": "m"}
         ),
