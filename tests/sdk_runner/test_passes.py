@@ -11,11 +11,13 @@ import pytest
 
 from perdure.sdk import (
     App,
+    Concurrency,
     Context,
     NonRetriableError,
     Retry,
     RetryAfterError,
     StepFailedError,
+    Throttle,
     workflow,
 )
 from perdure.sdk.limits import LOG_LINES_MAX, MESSAGE_BYTES_MAX
@@ -492,3 +494,20 @@ def test_long_words_do_not_crowd_out_results() -> None:
     assert len(played.opcodes["wordy"]["error"]["message"]) < 10_000
     assert len(played.body["logs"]) == 3
     assert played.body["logs"][-1]["message"].startswith("48 more lines")
+
+
+def test_wrong_policies_are_refused_where_they_are_written() -> None:
+    async def handler(ctx: Context) -> None: ...
+
+    with pytest.raises(ValueError, match="attempts must be a positive whole number"):
+        Retry(0)
+    with pytest.raises(ValueError, match="is no duration"):
+        Retry(2, delay="soon")
+    with pytest.raises(ValueError, match="limit must be a positive whole number"):
+        workflow("w", concurrency=Concurrency(0))
+    with pytest.raises(ValueError, match="per must be a positive whole number"):
+        workflow("w", throttle=Throttle(1, 0))
+    assert workflow("w", more={"budget": {"windowMs": 1}})(handler).wire() == {
+        "name": "w",
+        "budget": {"windowMs": 1},
+    }

@@ -16,20 +16,24 @@ def hashed(name: str) -> str:
 class Names:
     """The names given so far in one pass."""
 
-    __slots__ = ("_given", "_uses")
+    __slots__ = ("_given",)
 
     def __init__(self) -> None:
-        self._uses: dict[str, int] = {}
-        self._given: set[str] = set()
+        self._given: dict[str, int] = {}
+        """Per name: the number of the next use of it as an id; 0 if it was made of another."""
 
     def give(self, wanted: str) -> str:
         """The name of this use of an id: bare the first time, then `:1`, `:2`, …"""
-        uses = self._uses.get(wanted, 0)
-        self._uses[wanted] = uses + 1
+        given = self._given
+        uses = given.get(wanted)
+        if uses is None:
+            given[wanted] = 1
+            return wanted
         name = f"{wanted}:{uses}" if uses else wanted
-        if name in self._given:
+        if name in given:
             raise StepNameError(
                 f"step {wanted!r} would be named {name!r}, which another step has: rename one"
             )
-        self._given.add(name)
+        given[wanted] = uses + 1
+        given[name] = 0
         return name

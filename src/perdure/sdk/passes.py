@@ -29,8 +29,9 @@ from perdure.sdk.limits import (
 )
 from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
+from perdure.sdk.policies import Retry
 from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
-from perdure.sdk.steps import Step
+from perdure.sdk.steps import ABSENT, Step
 from perdure.sdk.wire import (
     Invoke,
     Json,
@@ -166,15 +167,24 @@ class Pass:
     def perform(
         self,
         wanted: str,
-        body: Callable[[], object],
-        extra: Callable[[], Opcode],
-        read: Callable[[Json], object] | None,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        returns: object,
+        retry: Retry | None,
+        input: object,
     ) -> "asyncio.Future[Json]":
         name, id, memo = self._called(wanted)
         if memo is not None and not memo.pending:
+            # Nearly every call of a long run ends here, once per pass: no closure is made for it.
+            read = None if returns is None else lambda data: msgspec.convert(data, returns)
             return self._remembered(name, memo, read)
         if memo is None:
-            self._run_body(name, id, body, extra)
+            opcode: Opcode = {"op": "StepRun", "id": id, "name": name}
+            if retry is not None:
+                opcode["retry"] = retry.wire()
+            if input is not ABSENT:
+                opcode["input"] = encoded(input)
+            self._run_body(opcode, name, function, args)
         return self._unfinished()
 
     def ask(
@@ -232,19 +242,18 @@ class Pass:
     # The bodies -----------------------------------------------------------------------------------
 
     def _run_body(
-        self, name: str, id: str, body: Callable[[], object], extra: Callable[[], Opcode]
+        self,
+        opcode: Opcode,
+        name: str,
+        function: Callable[..., object],
+        args: tuple[object, ...],
     ) -> None:
-        opcode: Opcode = {"op": "StepRun", "id": id, "name": name}
-        try:
-            opcode |= extra()
-        except ValueError as error:
-            raise NonRetriableError(f"step {name!r}: {error}") from error
         self._opcodes.append(opcode)
-        if self._stand_ins is not None:
-            body = self._stand_ins.get(name, body)
+        if self._stand_ins is not None and name in self._stand_ins:
+            function, args = self._stand_ins[name], ()
         outside = scope.set(name)
         try:
-            value = body()
+            value = function(*args)
             if inspect.isawaitable(value):
                 running = self._loop.create_task(self._await_body(opcode, value))
                 self._bodies.add(running)

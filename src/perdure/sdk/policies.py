@@ -44,6 +44,9 @@ class Retry:
     delay: Duration | None = None
     delay_max: Duration | None = None
 
+    def __post_init__(self) -> None:
+        self.wire()  # a wrong one is refused where it is written
+
     def wire(self) -> Wire:
         return {"maxAttempts": _positive("attempts", self.attempts)} | _given(
             backoff=self.backoff,

@@ -52,9 +52,11 @@ class Board(Protocol):
     def perform(
         self,
         wanted: str,
-        body: Callable[[], object],
-        extra: Callable[[], Opcode],
-        read: Callable[[Json], object] | None,
+        function: Callable[..., object],
+        args: tuple[object, ...],
+        returns: object,
+        retry: Retry | None,
+        input: object,
     ) -> Future[Json]:
         """A step with a body, which runs here if the engine does not know its result."""
         ...
@@ -129,12 +131,7 @@ class Step:
                 function.close()
             raise NonRetriableError(f"step {id!r} needs a function to call, not {function!r}")
 
-        def extra() -> Opcode:
-            fields: Opcode = {} if retry is None else {"retry": retry.wire()}
-            return fields if input is ABSENT else fields | {"input": encoded(input)}
-
-        read = None if returns is None else lambda data: msgspec.convert(data, returns)
-        return self._board.perform(id, lambda: function(*args), extra, read)
+        return self._board.perform(id, function, args, returns, retry, input)
 
     def sleep(self, id: str, duration: Duration) -> Future[None]:
         """Let time pass; the runner need not be there meanwhile."""
