@@ -313,6 +313,22 @@ def test_messages_that_nobody_reads_come_to_an_end(
     story.signal(run, "still")
 
 
+def test_messages_that_nobody_reads_have_a_bound_of_bytes(
+    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "PENDING_MESSAGES_BYTES_MAX", 2 * len(ARGUMENTS))
+    send(story, run, "a")
+    work(story, run, activity())
+    send(story, run, "b")
+
+    with story.refused(StructuralLimitExceeded) as refused:
+        send(story, run, "c")
+    assert refused.value.details["limit_kind"] == "pending_message_bytes"
+    story.do_activity(run, 1)
+    work(story, run, timer(1), read={"orders": 1})
+    send(story, run, "c")
+
+
 def test_a_run_has_so_many_streams(story: Story, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MESSAGE_STREAMS_MAX", 2)
     send(story, run, "a", "one")

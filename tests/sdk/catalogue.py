@@ -111,6 +111,7 @@ CASES = (
     Case("stream-followed", "a client follows what a program puts out", since="2.0.0"),
     Case("streams-of-a-run", "a program writes several streams beside its work", since="2.0.0"),
     Case("stream-of-a-client", "clients append once, and tails are woken", since="2.0.0"),
+    Case("stream-too-small", "a run says that its stream has no room", since="2.0.0"),
     Case("streams-refused", "what streams refuse is told by name", since="2.0.0"),
     # 11, 12, 13 · markers
     Case("side-effects", "a side effect keeps the value of its first execution"),

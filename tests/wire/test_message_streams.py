@@ -211,6 +211,13 @@ def test_the_reserved_name_is_nobodys(wire: Wire, waiting: Json) -> None:
         answer.invalid("commands.0.signal_name")
 
 
+def test_an_id_may_be_any_text(wire: Wire, waiting: Json) -> None:
+    for position, message_id in enumerate(["a\0b", "\x1f", "\U0001f600", "a/b"], start=1):
+        for _ in range(2):
+            body = append(wire, message_id=message_id).ok(202)
+            assert (body["message_id"], body["position"]) == (message_id, position)
+
+
 def test_messages_survive_a_restart(wire: Wire, waiting: Json) -> None:
     append(wire, message_id="m-1", input=avro([1])).ok(202)
     append(wire, message_id="m-2", input=avro([2])).ok(202)

@@ -179,6 +179,18 @@ def test_a_key_is_one_item(wire: Wire, log: Log) -> None:
     assert other["accepted_offsets"] == [0]
 
 
+def test_a_key_may_be_any_text(wire: Wire, log: Log) -> None:
+    keys = ["a\0b", "\0", "\x1b0", "\U0001f600", "é", "a/b", " "]
+    items = [{"payload": avro(key), "idempotency_key": key, "item_type": key} for key in keys]
+    assert log.append(*items).ok()["accepted"] == len(keys)
+
+    again = log.append(*reversed(items)).ok()
+    assert (again["accepted_offsets"], again["accepted"]) == ([6, 5, 4, 3, 2, 1, 0], 0)
+    page = log.read().ok()
+    assert [item["idempotency_key"] for item in page["items"]] == keys
+    assert [item["item_type"] for item in page["items"]] == keys
+
+
 def test_streams_survive_a_restart(wire: Wire, log: Log) -> None:
     log.append({"payload": avro(1), "idempotency_key": "k"}).ok()
     wire.restart()
@@ -551,7 +563,7 @@ def test_a_completion_that_a_stream_refuses_changes_nothing(
     with wire.nothing_changes():
         for commands, status, reason in (
             ([appended("a"), late, start_timer(1)], 409, "stream_closed"),
-            ([appended("a"), full, start_timer(1)], 429, "stream_full"),
+            ([appended("a"), full, start_timer(1)], 422, "stream_full"),
         ):
             wire.report(task, "complete", commands=commands).refused(status, reason)
         stale = {**task, "workflow_task_attempt": task["workflow_task_attempt"] + 1}

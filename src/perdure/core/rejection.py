@@ -171,6 +171,15 @@ class StreamFull(Rejection):
     reason = "stream_full"
 
 
+class CompletionOverflows(Rejection):
+    """A completion would write more than a stream holds.
+
+    Workers take a 429 for a matter of time and say nothing; of this they tell, as of any refusal.
+    """
+
+    reason = "stream_full"
+
+
 # Services.
 class ServiceEntryNotFound(Rejection):
     """The catalogue has no endpoint, service or operation of this name."""

@@ -5,7 +5,12 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.core import limits
-from perdure.core.rejection import StreamNotFound, StructuralLimitExceeded
+from perdure.core.rejection import (
+    CompletionOverflows,
+    StreamFull,
+    StreamNotFound,
+    StructuralLimitExceeded,
+)
 from perdure.core.run.command import Command, RecordSideEffect
 from perdure.core.run.stream import (
     CloseStream,
@@ -202,7 +207,10 @@ class CompleteStreamingTask(CompleteWorkflowTask):
         require_lease(
             run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
         )
-        changes, _ = self._outlets.plan(world)
+        try:
+            changes, _ = self._outlets.plan(world)
+        except StreamFull as full:
+            raise CompletionOverflows(full.message, **full.details) from None
         done = super().decide(world)
         self._outlets.write(world, changes)
         return done

@@ -12,7 +12,7 @@ from durable_workflow import client as sdk
 
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import kind
-from tests.sdk.stage import Run, Stage
+from tests.sdk.stage import Run, Stage, until
 
 
 def item(payload: Any, **members: Any) -> Any:
@@ -128,6 +128,21 @@ async def streams_refused(stage: Stage) -> None:
     assert (await refusal(client.append_workflow_stream(*log, [item(3)]))).status == 409
     elsewhere = client.append_workflow_stream(run.workflow_id, "0" * 26, "log", [item(1)])
     assert (await refusal(elsewhere)).__class__.__name__ == "WorkflowNotFound"
+    await run.handle.cancel(reason="enough")
+
+
+@case("stream-too-small", "chatterbox")
+async def stream_too_small(stage: Stage) -> None:
+    run = await stage.start("chatterbox")
+
+    async def cause() -> dict[str, Any]:
+        answer = await stage.client._request("GET", f"/workflows/{run.workflow_id}")
+        return dict(answer["next_cause"] or {})
+
+    seen = await until(cause, lambda it: it.get("kind") == "backoff")
+    assert "stream talk has no room" in seen["last_failure"], seen
+    assert await run.kinds() == ["StartAccepted", "WorkflowStarted"], "nothing is half done"
+    assert await stage.client.list_workflow_streams(run.workflow_id, str(run.run_id)) == []
     await run.handle.cancel(reason="enough")
 
 

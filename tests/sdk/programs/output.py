@@ -46,5 +46,15 @@ class Gossip:
         return "told"
 
 
-WORKFLOWS = (Narrator, Gossip)
+@workflow.defn(name="chatterbox")
+class Chatterbox:
+    """Says more than its stream may hold."""
+
+    def run(self, ctx: Context) -> Steps:
+        items = [WorkflowStreamAppendItem(payload=n) for n in range(3)]
+        yield ctx.append_workflow_stream("talk", items, max_pending_items=2)
+        yield ctx.sleep(3600)
+
+
+WORKFLOWS = (Narrator, Gossip, Chatterbox)
 ACTIVITIES = ()

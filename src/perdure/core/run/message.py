@@ -64,6 +64,14 @@ def accept_message(
             limit_kind="pending_message_count",
             configured_limit=limits.PENDING_MESSAGES_MAX,
         )
+    held = (*run.inbox.values(), *run.unread.values())
+    size = len(arguments) + sum(len(m.arguments) for m in held if isinstance(m, StreamMessage))
+    if size > limits.PENDING_MESSAGES_BYTES_MAX:
+        raise StructuralLimitExceeded(
+            f"the code of run {run.run_id} has not read {size} bytes of messages",
+            limit_kind="pending_message_bytes",
+            configured_limit=limits.PENDING_MESSAGES_BYTES_MAX,
+        )
     if stream_name not in run.streams and len(run.streams) >= limits.MESSAGE_STREAMS_MAX:
         raise StructuralLimitExceeded(
             f"run {run.run_id} has {len(run.streams)} message streams",

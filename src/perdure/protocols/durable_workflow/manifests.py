@@ -188,6 +188,7 @@ STRUCTURAL_LIMITS = {
     "pending_signal_count": limits.PENDING_SIGNALS_MAX,
     "pending_update_count": limits.PENDING_UPDATES_MAX,
     "pending_message_count": limits.PENDING_MESSAGES_MAX,
+    "pending_message_bytes": limits.PENDING_MESSAGES_BYTES_MAX,
     "message_stream_count": limits.MESSAGE_STREAMS_MAX,
     "command_batch_size": limits.COMMANDS_PER_COMPLETION_MAX,
     "memo_size_bytes": limits.MEMO_BYTES_MAX,

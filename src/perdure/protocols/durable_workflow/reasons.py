@@ -40,6 +40,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.StreamClosed: 409,
     r.StreamErrored: 409,
     r.StreamFull: 429,
+    r.CompletionOverflows: 422,
     r.UpdateRejected: 409,
     r.UpdateFailed: 422,
     r.InvalidUpdateArguments: 422,
