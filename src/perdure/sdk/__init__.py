@@ -37,6 +37,7 @@ from perdure.sdk.session import Incompatible
 from perdure.sdk.steps import Approval, Inference
 from perdure.sdk.wire import AppEvent, StepError
 from perdure.sdk.workflows import App, Workflow, workflow
+from perdure.sdk.wsgi import WsgiEndpoint
 
 __all__ = [
     "ApiError",
@@ -74,6 +75,7 @@ __all__ = [
     "Triggered",
     "UnsendableError",
     "Workflow",
+    "WsgiEndpoint",
     "run_connected",
     "run_server",
     "serving",

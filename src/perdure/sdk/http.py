@@ -15,10 +15,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from perdure.sdk.errors import ApiError
-
-ANSWER_BYTES_MAX = 64 * 1_048_576
-IDLE_MAX = 16
-"""Connections that are kept without a request in hand."""
+from perdure.sdk.limits import ANSWER_BYTES_MAX, CONNECTIONS_IDLE_MAX
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ class HttpClient:
         except BaseException:
             line.close()
             raise
-        if line.is_reusable and len(self._idle) < IDLE_MAX:
+        if line.is_reusable and len(self._idle) < CONNECTIONS_IDLE_MAX:
             self._idle.append(line)
         else:
             line.close()

@@ -24,5 +24,10 @@ HEAD_BYTES_MAX = 32_768
 INVOKE_BYTES_MAX = 16 * 1_048_576
 """An invoke over HTTP, where the engine has no limit of its own."""
 
+ANSWER_BYTES_MAX = 64 * 1_048_576
+"""An answer of the engine to its client."""
+CONNECTIONS_IDLE_MAX = 16
+"""Connections that the client keeps without a request in hand."""
+
 GRACE_SECONDS = 10.0
 """How long passes may go on when a runner is told to stop."""
