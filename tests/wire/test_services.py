@@ -141,6 +141,23 @@ def test_a_list_comes_in_pages(wire: Wire) -> None:
     assert rest["next_page_token"] is None
 
 
+def test_what_stands_further_down_is_passed_over(wire: Wire) -> None:
+    for endpoint in ("a", "a-b", "a.b", "a0", "b"):
+        wire.control("PUT", f"/service-endpoints/{endpoint}", {}).ok(201)
+        for service in ("s", "t"):
+            wire.control("PUT", f"/service-endpoints/{endpoint}/services/{service}", {}).ok(201)
+
+    for size in (1, 2, 3, 50):
+        seen: list[str] = []
+        token = ""
+        while token is not None:
+            query = f"?page_size={size}&next_page_token={token}"
+            page = wire.control("GET", f"/service-endpoints{query}").ok()
+            seen += [it["name"] for it in page["endpoints"]]
+            token = page["next_page_token"]
+        assert seen == ["a", "a-b", "a.b", "a0", "b"], size
+
+
 def test_putting_the_same_twice_changes_nothing_and_something_else_does(wire: Wire) -> None:
     offer(wire)
     with wire.nothing_changes():

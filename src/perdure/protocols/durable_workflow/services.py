@@ -69,6 +69,8 @@ _KINDS = {
     "activity_execution": ACTIVITY_EXECUTION,
 }
 _LEVELS = ("endpoint", "service", "operation")
+_BEHIND = "~"
+"""Sorts behind every name."""
 
 
 class HandlerBody(Struct):
@@ -216,13 +218,17 @@ class Services:
                 request.namespace,
                 prefix=prefix,
                 after=after,
-                limit=limits.LIST_PAGE_SIZE_MAX,
+                limit=size + 1 - len(found),
             )
-            # What stands further down sorts between its parents.
-            found += [(path, entry) for path, entry in page if path.count("/") == depth]
-            if len(page) < limits.LIST_PAGE_SIZE_MAX:
+            if not page:
                 break
-            after = page[-1][0]
+            for path, entry in page:
+                if path.count("/") != depth:
+                    # What stands further down sorts between its parents: pass over all of it.
+                    after = "/".join([*path.split("/")[: depth + 1], _BEHIND])
+                    break
+                found.append((path, entry))
+                after = path
         shown_entries = found[:size]
         answer = {
             f"{_LEVELS[depth]}s": [
@@ -243,7 +249,7 @@ class Services:
         body = decode(request.body, ExecuteBody)
         wanted = self._wanted(request, body)
         waits = wanted.wait_for == "completed"
-        if waits:
+        if wanted.wait_for != "accepted":
             self._waiters.require_room()
         operation = naming(request, ExecuteService(wanted))
         executed: Executed = await self._engine.submit(operation)
