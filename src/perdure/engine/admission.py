@@ -5,10 +5,13 @@ Whoever has triggers names the states that they are decided on (`gather`), has t
 it is due, a singleton is given back when its run ends.
 """
 
+from typing import Any
+
 import msgspec
 from msgspec import Struct
 
-from perdure.core.intake.definition import Retry, Workflow
+from perdure.core.intake.concurrency import concurrency_gate
+from perdure.core.intake.definition import Flow, Retry, Workflow
 from perdure.core.intake.flow import Admission, Outcome, Start, admit, flush, release
 from perdure.core.intake.gates import (
     Arrival,
@@ -20,6 +23,7 @@ from perdure.core.intake.gates import (
     buffer_gates,
     due_at,
     gates_of,
+    part_of,
     record_key,
 )
 from perdure.core.limits import SECOND
@@ -246,11 +250,21 @@ def _open(world: World, home: Home, start: Start) -> None:
             delay=start.not_before - moment.now,
             shift=start.not_before - start.position,
             singleton=singleton,
+            **counted(workflow.flow, first.data or None),
         ),
         moment,
         start.run_id,
     )
     world.opened(run)
+
+
+def counted(flow: Flow, data: bytes | None) -> dict[str, Any]:
+    """Among how many passes of which scope those of a run count."""
+    if flow.concurrency is None:
+        return {}
+    gate = concurrency_gate(flow, None if data is None else msgspec.json.decode(data))
+    assert gate is not None
+    return {"limit": flow.concurrency.limit, "scope": part_of(gate.scope)}
 
 
 def batch_arguments(arrivals: tuple[Arrival, ...]) -> bytes:

@@ -33,6 +33,9 @@ class PushStart(Struct, frozen=True, kw_only=True):
     replay_of: str | None = None
     parent: Parent | None = None
     depth: int = 0
+    limit: int = 0
+    """How many passes may run at once in `scope`; 0 is any number."""
+    scope: str = ""
     delay: int = 0
     singleton: str | None = None
     """The record that says that this is the only run of its kind."""
@@ -73,6 +76,8 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             tags=request.tags,
             replay_of=request.replay_of,
             depth=request.depth,
+            limit=request.limit,
+            scope=request.scope,
             singleton=request.singleton,
             trace_id=moment.ids.hex(32),
             span_id=moment.ids.hex(16),

@@ -55,3 +55,6 @@ class Push(Struct, kw_only=True):
     singleton: str | None = None
     trace_id: str = ""
     span_id: str = ""
+    # How many passes may run at once in its scope; 0 is any number.
+    limit: int = 0
+    scope: str = ""
