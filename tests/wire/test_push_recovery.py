@@ -160,6 +160,23 @@ def test_a_pinned_run_goes_to_its_runner_alone(wire: Wire) -> None:
     one.close()
 
 
+def test_a_run_that_is_pinned_to_nobody_fails_at_once(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"), workflow("child"), runner="r1")
+
+    failed = settled(wire, start(wire, "order", runner="r9"), "failed")
+
+    assert "r9" in failed["error"]["message"]
+    start(wire, "order")
+    runner.next().found(op("RunWorkflow", "kid", childName="child", childRunner="r9"))
+    error = runner.next().memo("kid")
+    assert error is not None
+    assert "r9" in error["error"]["message"]
+    runner.vanish()
+    a_runner(wire, workflow("order"), runner="r2")
+    late = settled(wire, start(wire, "order", runner="r1"), "failed")
+    assert "r1" in late["error"]["message"]
+
+
 def test_work_is_spread_among_runners(wire: Wire) -> None:
     runners = [a_runner(wire, workflow("order"), runner=f"r{number}") for number in range(2)]
     for _ in range(40):

@@ -6,7 +6,7 @@ from typing import assert_never
 from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
-from perdure.core.push.effect import Broken, Called, Emitted, Ended, Listened, Posted
+from perdure.core.push.effect import Broken, Called, Emitted, Ended, Listened, Pinned, Posted
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -27,7 +27,7 @@ from perdure.core.run.state import Dialect, Run
 from perdure.engine.announcing import PostWebhook, announce_failure
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
-from perdure.engine.passes import FollowEnd, StartCalled, call_ended
+from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
 from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
 from perdure.engine.world import World
 
@@ -49,6 +49,8 @@ def follow(effect: Effect) -> Operation:
             return StartCalled(effect)
         case Ended():
             return FollowEnd(effect)
+        case Pinned():
+            return RequirePinned(effect)
         case Listened():
             return NoteWaiter(effect)
         case StartServiceCall():

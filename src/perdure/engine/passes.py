@@ -2,8 +2,8 @@
 
 from perdure.core.limits import CALL_DEPTH_MAX
 from perdure.core.push.command import PassReply, StepError
-from perdure.core.push.effect import Called, Ended
-from perdure.core.push.passing import apply_pass, error_of
+from perdure.core.push.effect import Called, Ended, Pinned
+from perdure.core.push.passing import apply_pass, error_of, fail
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.push.step import NULL, complete_step, push_of, spoil_step
 from perdure.core.run.completion import TaskReport
@@ -17,10 +17,10 @@ from perdure.engine.catalogue import Definition
 from perdure.engine.finishing import raise_finished
 from perdure.engine.fleet import LeaseRecovery
 from perdure.engine.operation import Operation
-from perdure.engine.registering import open_book
+from perdure.engine.registering import RUNNER, link_key, open_book
 from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World
-from perdure.store.interface import RecordKey, Store
+from perdure.store.interface import RecordKey, RecordRange, Store
 
 
 class ApplyPass(TaskOperation):
@@ -67,6 +67,45 @@ class ReleasePasses(LeaseRecovery):
 
     def decide(self, world: World) -> int:
         return self.release_leases(world)
+
+
+class RequirePinned(Operation):
+    """A run that is pinned to a runner that is not there fails at once: its caller is mistaken."""
+
+    __slots__ = ("_links", "_run")
+    name = "require_pinned"
+    looks_around = True
+
+    def __init__(self, pinned: Pinned) -> None:
+        self._run = pinned.run
+        self._links: tuple[RecordKey, ...] = ()
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        run = self._run
+        wanted = RecordRange(
+            kind=RUNNER.name,
+            namespace=run.namespace,
+            prefix=link_key(run.queue, push_of(run).pin, ""),
+            limit=_LINKS_MAX,
+        )
+        self._links = tuple(await store.find_record_keys(wanted))
+        return ()
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return self._links
+
+    def decide(self, world: World) -> None:
+        run = self._run
+        found = [RUNNER.find(world, run.namespace, link.key) for link in self._links]
+        if run.is_closed or any(link is not None and link.is_live for link in found):
+            return
+        error = error_of(f"runner {push_of(run).pin} of app {run.queue} is not registered")
+        fail(run, world.moment, error)
+        world.changed(run)
+
+
+_LINKS_MAX = 64
+"""How many ways to one runner are looked at."""
 
 
 class StartCalled(Operation):

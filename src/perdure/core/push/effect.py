@@ -54,4 +54,10 @@ class Broken(Struct, frozen=True):
     error: StepError
 
 
-PushEffect: TypeAlias = Emitted | Called | Ended | Listened | Posted | Broken
+class Pinned(Struct, frozen=True):
+    """A run begins that only one runner may have."""
+
+    run: Run
+
+
+PushEffect: TypeAlias = Pinned | Emitted | Called | Ended | Listened | Posted | Broken

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from perdure.core import instant
+from perdure.core.push.effect import Pinned
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
 from perdure.core.run.push import Push, StepRetry
@@ -89,6 +90,8 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
     assert run.task is not None
     run.task.available_at -= request.shift
     delay_start(run, moment, request.delay)
+    if request.pin:
+        run.unsaved.effects.append(Pinned(run))
     return run
 
 
