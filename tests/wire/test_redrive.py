@@ -333,6 +333,35 @@ def test_memo_and_attributes_are_those_of_the_step_where_it_goes_on(wire: Wire) 
     assert seen["search_attributes"] == {"stage": "early", "early": 1}
 
 
+def test_a_run_that_failed_while_it_cleaned_up_is_not_continued(wire: Wire) -> None:
+    wire.register(capabilities=["cooperative_cancellation"])
+    started = wire.run_to(start_timer(3600))
+    wire.control("POST", "/workflows/order-1/request-cancellation", {}).ok(202)
+    task = wire.take()
+    request_id = task["cancellation_request"]["request_id"]
+    told = {"request_id": request_id, "sequence": 1, "call_kind": "timer"}
+    wire.report(task, "deliver-cancellation", **told).ok()
+    wire.complete(task, fail_workflow())
+
+    with wire.nothing_changes():
+        redrive(wire, started["run_id"]).refused(409, "run_not_failed")
+
+
+def test_a_run_that_was_asked_to_stop_and_failed_first_is_not_asked_again(wire: Wire) -> None:
+    wire.register(capabilities=["cooperative_cancellation"])
+    started = wire.run_to(schedule_activity())
+    finish(wire)
+    failing = wire.take()
+    wire.control("POST", "/workflows/order-1/request-cancellation", {}).ok(202)
+    wire.complete(failing, fail_workflow())
+
+    redrive(wire, started["run_id"]).ok(202)
+
+    again = wire.take()
+    assert steps(again["history_events"]) == COPIED[:5]
+    assert again.get("cancellation_request") is None
+
+
 # Messages -----------------------------------------------------------------------------------------
 
 

@@ -311,11 +311,6 @@ def _leave(run: Run, moment: Moment, message: Message) -> None:
 def _find_boundary(events: list[_Event]) -> int:
     """The first step that the code has to ask for again."""
     steps = _read_steps(events)
-    for event in events:
-        if event.event_type == "CooperativeCancellationDelivered":
-            # What came behind this was cleaning up.
-            first = event.payload.sequence or 0
-            steps = {sequence: step for sequence, step in steps.items() if sequence < first}
     last = max(steps, default=0)
     told = events[-1].payload
     named = None if told.failed_step_sequence is None else steps.get(told.failed_step_sequence)

@@ -7,9 +7,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import instant
+from perdure.core.rejection import Rejection
 from perdure.core.run.cause import next_cause
-from perdure.core.run.state import Dialect, Run
-from perdure.core.run.status import CLOSED, RunStatus, bucket
+from perdure.core.run.redrive import require_failed
+from perdure.core.run.state import Run
+from perdure.core.run.status import CLOSED, bucket
 from perdure.protocols.durable_workflow.payloads import shown
 from perdure.store.interface import Store
 
@@ -119,7 +121,11 @@ async def description(
 
 
 def _can_be_redriven(run: Run) -> bool:
-    return run.status is RunStatus.FAILED and run.dialect is Dialect.PULL
+    try:
+        require_failed(run)
+    except Rejection:
+        return False
+    return True
 
 
 def _member(events: list[bytes], event_type: str, name: str) -> bytes | None:
