@@ -326,5 +326,5 @@ def test_a_row_that_was_read_before_its_task_stepped_back_is_given_to_nobody() -
 class _Nobody(PollerYard):
     """Whoever asks for a poller is wrong."""
 
-    def reserve(self, key: QueueKey, name: str) -> ParkedPoller | None:
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> ParkedPoller | None:
         raise AssertionError(f"a poller for {name} was asked for")

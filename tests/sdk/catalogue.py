@@ -191,6 +191,9 @@ CASES = (
     Case("cancel-hands-over", "a worker that knows how takes over", since="2.12.0"),
     # 21e · traces
     Case("trace-carried", "what a client captures reaches its run's workers", since="2.12.0"),
+    # 21f · histories that workers keep
+    Case("sticky-cache", "workers that keep histories are preferred", since="2.12.0"),
+    Case("sticky-cache-lost", "a run is replayed cold by another worker", since="2.12.0"),
     # 22 · queries
     Case("query", "a query is answered by the code of the run, and writes nothing"),
     Case("query-sees-signals", "a query sees every signal that was accepted before it"),

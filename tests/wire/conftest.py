@@ -39,6 +39,7 @@ ON_BOTH_STORES = {
     "test_standalone_activities",
     "test_start",
     "test_streams",
+    "test_sticky",
     "test_task_history",
     "test_tracing",
     "test_updates",

@@ -45,6 +45,7 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     cancellation: Observation | None = None
     trace: bytes | None = None
     links: tuple[TraceLink, ...] = ()
+    replay_mode: str | None = None
 
 
 class ValidationDelivery(Struct, frozen=True, kw_only=True):
@@ -121,6 +122,7 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         cancellation=_observed(run),
         trace=run.trace,
         links=tuple(run.links),
+        replay_mode=task.replay_mode,
     )
 
 

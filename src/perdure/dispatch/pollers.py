@@ -241,11 +241,16 @@ class PollerYard:
 
     # For the engine ------------------------------------------------------------------------------
 
-    def reserve(self, key: QueueKey, name: str) -> ParkedPoller | None:
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> ParkedPoller | None:
         parked = self._parked.get(key)
         if not parked:
             return None
         lent = None
+        if wanted is not None:
+            for poller in parked.values():
+                if poller.worker.worker_id == wanted and name in poller.names:
+                    self.leave(poller)
+                    return poller
         for poller in parked.values():
             if name in poller.names:
                 if poller.lent_to is None:

@@ -190,7 +190,7 @@ class RunnerYard:
 
     # For the engine ------------------------------------------------------------------------------
 
-    def reserve(self, key: QueueKey, name: str) -> Seat | None:
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> Seat | None:
         able = self._able(key, name)
         if not able:
             return None

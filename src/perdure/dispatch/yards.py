@@ -26,8 +26,8 @@ class Yards:
     def _of(self, key: QueueKey) -> Yard:
         return self._by_kind.get(key.kind, self._others)
 
-    def reserve(self, key: QueueKey, name: str) -> Poller | None:
-        return self._of(key).reserve(key, name)
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> Poller | None:
+        return self._of(key).reserve(key, name, wanted)
 
     def reserve_elsewhere(self, key: QueueKey, name: str) -> Poller | None:
         return self._of(key).reserve_elsewhere(key, name)

@@ -1,8 +1,13 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
-from perdure.core.fleet.contract import declared_validators, is_cooperative
+from perdure.core.fleet.contract import (
+    declared_validators,
+    is_cooperative,
+    keeps_histories,
+)
 from perdure.core.limits import PASS_LEASE_TIMEOUT, UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
+from perdure.core.run.holding import find_holder, replay_mode
 from perdure.core.run.standalone import fit_arguments
 from perdure.core.run.state import (
     TASK_KINDS,
@@ -36,7 +41,8 @@ class Granting:
             if not run.unsaved.ready:
                 continue
             for place, key, name in ready_tasks(run):
-                poller = matcher.reserve(key, name) or matcher.reserve_elsewhere(key, name)
+                wanted = find_holder(run, world.moment.now) if place == WORKFLOW_TASK else None
+                poller = matcher.reserve(key, name, wanted) or matcher.reserve_elsewhere(key, name)
                 if poller is not None:
                     self.grant(world, run, place, poller)
 
@@ -54,6 +60,12 @@ class Granting:
                 poll_id=poller.poll_id,
                 validators=declared_validators(worker, run.workflow_type),
                 cooperative=is_cooperative(worker),
+                replay_mode=replay_mode(
+                    run,
+                    world.moment.now,
+                    worker.worker_id,
+                    keeps_histories=keeps_histories(worker),
+                ),
             )
             attempt = task.attempt
         else:

@@ -38,8 +38,11 @@ class Grant(NamedTuple):
 class Matcher(Protocol):
     """Keeps parked pollers."""
 
-    def reserve(self, key: QueueKey, name: str) -> Poller | None:
-        """Take a poller that can have a task of this name out of its place."""
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> Poller | None:
+        """Take a poller that can have a task of this name out of its place.
+
+        One of the wanted worker, if there is one; else whoever waits longest.
+        """
         ...
 
     def reserve_elsewhere(self, key: QueueKey, name: str) -> Poller | None:

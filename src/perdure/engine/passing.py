@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perdure.core.limits import READY_PER_CLAIM_MAX
 from perdure.core.run.due import fire_due
+from perdure.core.run.holding import find_holder
 from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import task_name
 from perdure.engine.granting import Granting, is_ready
@@ -140,7 +141,8 @@ class ClaimTasks(Operation):
             if place == WORKFLOW_TASK and name != task_name(run):
                 # Another task took its place in this very beat, which rewrites the row.
                 continue
-            poller = self._matcher.reserve(self._key, name)
+            holder = find_holder(run, world.moment.now) if place == WORKFLOW_TASK else None
+            poller = self._matcher.reserve(self._key, name, holder)
             if poller is None:
                 unserved.add(name)
             else:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from perdure.core.rejection import TaskNotFound
 from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
+from perdure.core.run.holding import note_holder
 from perdure.core.run.message_stream import Consumption
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import settle
@@ -49,7 +50,7 @@ class TaskCompleted(Struct, frozen=True):
 class CompleteWorkflowTask(TaskOperation):
     """The worker's commands."""
 
-    __slots__ = ("_called", "_commands", "_consumption")
+    __slots__ = ("_called", "_commands", "_consumption", "_keeps_for")
     name = "complete_workflow_task"
 
     def __init__(
@@ -59,9 +60,11 @@ class CompleteWorkflowTask(TaskOperation):
         report: TaskReport,
         commands: Sequence[Command],
         consumption: Consumption | None = None,
+        keeps_for: int | None = None,
     ) -> None:
         super().__init__(namespace, run_id, report)
         self._commands = commands
+        self._keeps_for = keeps_for
         self._consumption = consumption or NOTHING_READ
         calls = (c for c in commands if isinstance(c, StartServiceOperation))
         called = next(calls, None)
@@ -81,6 +84,7 @@ class CompleteWorkflowTask(TaskOperation):
             receipt = complete_task(run, world.moment, self._report, self._commands, read, plan)
             self._called.note(world, run)
         if receipt is not before:
+            note_holder(run, world.moment, self._report.owner, self._keeps_for)
             world.changed(run)
         return TaskCompleted(run.run_id, str(run.status), receipt)
 

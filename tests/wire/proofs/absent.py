@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.http import Json, Wire, complete_workflow, start_timer
+from tests.support.http import Json, Wire, complete_workflow
 from tests.wire.proofs import Proof, refuses
 
 NOTHING = f"/workflow-tasks/{'0' * 26}.1"
@@ -84,18 +84,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         no_worker_route(f"{NOTHING}/local-activities/checkpoint-group"),
     ),
 }
-
-
-@refuses("server.sticky_execution")
-def claims_are_ignored(wire: Wire) -> None:
-    """It is a hint: whoever sends it anyway is served as if it were not there."""
-    wire.register(capabilities=["sticky_execution"])
-    wire.start()
-    task = wire.take()
-    assert "sticky_replay_mode" not in task
-    wire.report(task, "complete", commands=[start_timer(1)], sticky_cache={"worker_id": "w1"}).ok()
-    wire.advance(seconds=1)
-    assert len(wire.take()["history_events"]) == len(wire.events())
 
 
 for names, play in TABLE.items():

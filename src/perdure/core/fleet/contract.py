@@ -107,6 +107,14 @@ def needs_validation(
     )
 
 
+STICKY_EXECUTION = "sticky_execution"
+"""The capability of a worker that keeps the histories of runs it worked on."""
+
+
+def keeps_histories(worker: Worker) -> bool:
+    return STICKY_EXECUTION in worker.capabilities
+
+
 def workflow_names(worker: Worker) -> frozenset[str]:
     """The workflow tasks that a worker can take."""
     return _with_cooperative(worker, tuple(worker.workflow_types))

@@ -1,4 +1,4 @@
-"""What others ask of a run or send along with it: requests to cancel, and traces."""
+"""What others ask of a run or keep of it: requests to cancel, traces, copies of its history."""
 
 from msgspec import Struct, field
 
@@ -50,3 +50,10 @@ class TraceLink(Struct, array_like=True):
 
     command_id: str
     trace: bytes
+
+
+class Holder(Struct, array_like=True):
+    """The worker that says it keeps the history of the run, and until when."""
+
+    worker_id: str
+    until: int

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
-from perdure.core.run.outside import Cancellation, TraceLink
+from perdure.core.run.outside import Cancellation, Holder, TraceLink
 from perdure.core.run.push import Push, StepRetry
 from perdure.core.run.status import CLOSED, RunStatus
 
@@ -68,6 +68,8 @@ class WorkflowTask(Struct):
     kind: TaskKind = TaskKind.PROGRESS
     # Whether its worker said that it knows how to be asked to cancel.
     cooperative: bool = False
+    # Of a worker that keeps histories: whether it is expected to have this one.
+    replay_mode: str | None = None
 
 
 class TaskReceipt(Struct):
@@ -582,6 +584,7 @@ class Run(Struct):
     # The trace that the run belongs to, and those that its next task has to do with.
     trace: bytes | None = None
     links: list[TraceLink] = field(default_factory=list)
+    holder: Holder | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -134,6 +134,7 @@ def lease_task(
     poll_id: str | None = None,
     validators: list[str] | None = None,
     cooperative: bool = False,
+    replay_mode: str | None = None,
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
 
@@ -153,6 +154,7 @@ def lease_task(
     task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
     task.snapshot = run.history_count
     task.cooperative = cooperative
+    task.replay_mode = replay_mode
     _ON_LEASE[run.dialect](run)
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)

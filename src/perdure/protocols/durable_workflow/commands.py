@@ -222,8 +222,26 @@ WireCommand = (
 )
 
 
+class StickyCache(Struct):
+    """That a worker keeps the history of the run, and for how long."""
+
+    worker_id: Name255
+    workflow_id: Name255
+    run_id: Name255
+    ttl_seconds: Annotated[int, Meta(ge=1, le=limits.STICKY_SECONDS_MAX)]
+
+
 class CompleteTaskBody(StreamReport, kw_only=True):
     commands: list[WireCommand]
+    sticky_cache: StickyCache | None = None
+
+
+def keeping_time(body: CompleteTaskBody, run_id: str) -> int | None:
+    """For how long its worker keeps the run. A claim for another worker or run says nothing."""
+    claim = body.sticky_cache
+    if claim is None or (claim.worker_id, claim.run_id) != (body.lease_owner, run_id):
+        return None
+    return claim.ttl_seconds * limits.SECOND
 
 
 _PARENT_CLOSE = {"abandon", "request_cancel", "request_cancellation", "terminate"}

@@ -291,6 +291,12 @@ def server_capabilities(
         "message_streams": True,
         "cooperative_cancellation": True,
         "observability_context": OBSERVABILITY_CONTEXT,
+        "sticky_execution": {
+            "supported": True,
+            "routing_identity": "worker_id",
+            "correctness_fallback": "cold_replay",
+            "max_ttl_seconds": limits.STICKY_SECONDS_MAX,
+        },
         "workflow_streams": WORKFLOW_STREAMS,
         "update_validation_tasks": True,
         "synchronous_update_validation": SYNCHRONOUS_UPDATE_VALIDATION,

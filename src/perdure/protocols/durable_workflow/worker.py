@@ -63,7 +63,11 @@ from perdure.protocols.durable_workflow.cancelling import (
     cancellation_request,
     require_cooperative_protocol,
 )
-from perdure.protocols.durable_workflow.commands import CompleteTaskBody, translate_commands
+from perdure.protocols.durable_workflow.commands import (
+    CompleteTaskBody,
+    keeping_time,
+    translate_commands,
+)
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.message_streams import read_consumption
@@ -381,6 +385,7 @@ class WorkerPlane:
                     report_of(ref, body),
                     commands,
                     read_consumption(body),
+                    keeping_time(body, ref.run_id),
                 ),
             )
         )
@@ -550,6 +555,8 @@ def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]
         **_NO_RESUME,
         **delivery.resume,
     }
+    if delivery.replay_mode is not None:
+        task["sticky_replay_mode"] = delivery.replay_mode
     if delivery.cancellation is not None:
         task["cancellation_request"] = cancellation_request(delivery.cancellation)
     if delivery.trace is not None or delivery.links:
