@@ -1,10 +1,10 @@
 """(i) how fast a node hears of work that another node has made.
 
 A poll is parked on one node, a workflow is started on a node: the same one, or another. On the same
-node the task is handed over in the beat that makes it; another node must first hear of it and then
-claim it. The hint itself is heard by a listener of our own beside the nodes, and timed from the
-answer to the start. It is sent when that answer is, so it may well be the first to arrive: the
-figure is then below zero.
+node the task is handed over in the beat that makes it; another node lends its poll, and is handed
+the task after the commit. Where nobody is known to poll, a hint is sent. It is heard by a listener
+of our own beside the nodes, and timed from the answer to the start. It is sent when that answer is,
+so it may well be the first to arrive: the figure is then below zero.
 """
 
 import asyncio
@@ -60,8 +60,6 @@ class Sample:
     """From the start request to the answer of the poll."""
     from_reply: float
     """From the answer to the start, when the task is durable, to the answer of the poll."""
-    hint: float | None
-    """From the answer to the start to the hint, if one is listened for."""
 
 
 async def measure(setup: Setup) -> list[Figure]:
@@ -73,18 +71,31 @@ async def measure(setup: Setup) -> list[Figure]:
         _listening(store.url) as ear,
     ):
         same = await _Handover.new(starts_on=first, polls_on=first)
-        other = await _Handover.new(starts_on=first, polls_on=second, ear=ear)
+        other = await _Handover.new(starts_on=first, polls_on=second)
+        telling = first.connect()
         try:
             for handover in (same, other):
                 await handover.repeat(count // 4)
-            near, far = [], []
-            for _ in range(repetitions):  # In turns, so that a slow moment hits both.
+            near, far, hints = [], [], []
+            for _ in range(repetitions):  # In turns, so that a slow moment hits all.
                 near.append(await same.repeat(count))
                 far.append(await other.repeat(count))
+                hints.append([await _hint(telling, ear) for _ in range(count)])
         finally:
             same.close()
             other.close()
-    return _figures(near, far, note=f"{repetitions} × {count} samples")
+            telling.close()
+    return _figures(near, far, hints, note=f"{repetitions} × {count} samples")
+
+
+async def _hint(starter: Connection, ear: Ear) -> float:
+    """From the answer to a start to the hint that its queue has work; nobody polls there."""
+    queue = b"bench-" + secrets.token_hex(4).encode()
+    hint = ear.listen_for(queue)
+    await starter.send(wire.start(queue, queue))
+    replied_at = time.perf_counter()
+    async with asyncio.timeout(HINT_TIMEOUT):
+        return 1e3 * (await hint - replied_at)
 
 
 @asynccontextmanager
@@ -99,12 +110,15 @@ async def _listening(url: str) -> AsyncIterator[Ear]:
 
 
 def _figures(
-    near: Sequence[Sequence[Sample]], far: Sequence[Sequence[Sample]], *, note: str
+    near: Sequence[Sequence[Sample]],
+    far: Sequence[Sequence[Sample]],
+    hints_ms: Sequence[Sequence[float]],
+    *,
+    note: str,
 ) -> list[Figure]:
     near_ms = [[sample.from_request for sample in series] for series in near]
     far_ms = [[sample.from_request for sample in series] for series in far]
     durable_ms = [[sample.from_reply for sample in series] for series in far]
-    hints_ms = [[sample.hint for sample in series if sample.hint is not None] for series in far]
 
     def figure(
         name: str, series: Sequence[Sequence[float]], percent: int, target: Target | None = None
@@ -127,17 +141,16 @@ def _figures(
 class _Handover:
     """A worker with one poll at a time, and somebody who starts workflows for it."""
 
-    def __init__(self, starter: Connection, poller: Connection, ear: Ear | None) -> None:
+    def __init__(self, starter: Connection, poller: Connection) -> None:
         self._starter = starter
         self._poller = poller
-        self._ear = ear
         self._name = b"bench-" + secrets.token_hex(4).encode()
         self._number = 0
 
     @staticmethod
-    async def new(*, starts_on: Server, polls_on: Server, ear: Ear | None = None) -> "_Handover":
+    async def new(*, starts_on: Server, polls_on: Server) -> "_Handover":
         """With a registered worker."""
-        handover = _Handover(starts_on.connect(), polls_on.connect(), ear)
+        handover = _Handover(starts_on.connect(), polls_on.connect())
         await handover._poller.send(wire.register(handover._name, handover._name, slots=1))
         return handover
 
@@ -155,19 +168,12 @@ class _Handover:
         async with asyncio.TaskGroup() as group:
             polling = group.create_task(self._poll(), name="poll")
             await asyncio.sleep(PAUSE)
-            hint = None if self._ear is None else self._ear.listen_for(self._name)
             started_at = time.perf_counter()
             await self._starter.send(wire.start(b"%b-%d" % (self._name, self._number), self._name))
             replied_at = time.perf_counter()
         task, answered_at = polling.result()
-        heard_after = None
-        if hint is not None:
-            async with asyncio.timeout(HINT_TIMEOUT):
-                heard_after = 1e3 * (await hint - replied_at)
         await self._complete(task)
-        return Sample(
-            1e3 * (answered_at - started_at), 1e3 * (answered_at - replied_at), heard_after
-        )
+        return Sample(1e3 * (answered_at - started_at), 1e3 * (answered_at - replied_at))
 
     async def _poll(self) -> tuple[wire.WorkflowTask, float]:
         request = wire.poll_workflow_task(

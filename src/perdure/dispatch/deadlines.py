@@ -134,7 +134,7 @@ class DeadlineLoop:
         self._look_at = now + _IDLE_LOOK
         self._stuck.clear()
         if engine.store.is_shared:
-            self._idle_look = _SHARED_LOOK - jitter(SECOND)
+            self._idle_look = _SHARED_LOOK - SECOND // 4 + jitter(SECOND)
         else:
             await engine.look_again()
         old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]

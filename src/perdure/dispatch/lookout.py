@@ -94,7 +94,7 @@ class Lookout:
 
     async def _pause(self) -> None:
         self._now.clear()
-        timer = asyncio.ensure_future(self._clock.sleep(INTERVAL - jitter(SECOND)))
+        timer = asyncio.ensure_future(self._clock.sleep(INTERVAL - SECOND // 4 + jitter(SECOND)))
         called = asyncio.ensure_future(self._now.wait())
         try:
             await asyncio.wait({timer, called}, return_when=asyncio.FIRST_COMPLETED)
