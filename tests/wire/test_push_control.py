@@ -193,3 +193,19 @@ def test_many_runs_can_be_replayed_at_once(wire: Wire) -> None:
     assert show(wire, running)["status"] == "running"
     actions = json.loads(wire.call("GET", "/control-actions?action=bulk_replay").content)
     assert len(actions) == 1
+
+
+def test_the_other_protocol_sees_and_cancels_runs_and_sends_them_no_messages(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(op("Sleep", "nap", sleepMs=10_000))
+    settled(wire, run_id, "waiting")
+
+    path = f"/workflows/{run_id}"
+    wire.control("POST", f"{path}/signal/x", {"input": []}).refused(404, "unknown_signal")
+    wire.control("POST", f"{path}/update/x", {"input": []}).refused(409, "update_rejected")
+    assert runner.has_nothing()
+    assert wire.control("GET", path).ok()["workflow_type"] == "order"
+    wire.control("POST", f"{path}/cancel", {}).ok()
+
+    assert show(wire, run_id)["status"] == "cancelled"

@@ -102,9 +102,10 @@ def fit_arguments(run: Run, activity: Activity, frame: Frame) -> None:
 
 def refuse_signal(run: Run, name: str) -> None:
     """There is no code that could take a signal."""
-    if run.hosted is not None:
+    what = _without_messages(run)
+    if what is not None:
         raise UnknownSignal(
-            f"{run.workflow_id} is a standalone activity and has no signal {name}",
+            f"{run.workflow_id} is a {what} and has no signal {name}",
             run_id=run.run_id,
             outcome="rejected_unknown_signal",
             rejection_reason="unknown_signal",
@@ -113,10 +114,18 @@ def refuse_signal(run: Run, name: str) -> None:
 
 def refuse_update(run: Run, name: str) -> None:
     """There is no code that could take an update."""
-    if run.hosted is not None:
+    what = _without_messages(run)
+    if what is not None:
         raise UpdateRejected(
-            f"{run.workflow_id} is a standalone activity and has no update {name}",
+            f"{run.workflow_id} is a {what} and has no update {name}",
             run_id=run.run_id,
             outcome="rejected_unknown_update",
             rejection_reason="unknown_update",
         )
+
+
+def _without_messages(run: Run) -> str | None:
+    """What a run is whose code takes no messages."""
+    if run.hosted is not None:
+        return "standalone activity"
+    return None if run.push is None else "run of a runner, which waits for events,"
