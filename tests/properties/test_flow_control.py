@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core import limits
-from perdure.core.intake.concurrency import admissible, enter, leave, wait, waiting_key
+from perdure.core.intake.concurrency import admissible, enter, leave, turn_key, wait
 from perdure.core.intake.definition import (
     Batch,
     Debounce,
@@ -225,7 +225,7 @@ def test_concurrency_holds_its_limit_in_order_and_lets_everybody_in(
             taken = enter(state, limit, waited=False)
             if taken is None:
                 state = wait(state)
-                waiting[waiting_key("a", "w", "", arrived * 10 + shift, run)] = run
+                waiting[turn_key("slot", arrived * 10 + shift, run)] = run
             else:
                 state = taken
                 inside.append(run)

@@ -5,7 +5,18 @@ from typing import Any
 import pytest
 
 from tests.support.http import Json, Wire
-from tests.support.runner import DURATON, a_runner, dial, emit, op, rows, settled, show, workflow
+from tests.support.runner import (
+    DURATON,
+    a_runner,
+    dial,
+    emit,
+    op,
+    ran,
+    rows,
+    settled,
+    show,
+    workflow,
+)
 
 BOOLEANS = ("skipped", "dropped", "debounced", "batched", "deduped")
 
@@ -132,6 +143,96 @@ def test_events_of_runs_pass_the_same_gates(wire: Wire) -> None:
     settled(wire, boss, "running", stepCount=3)
     seen = [event for event in rows(wire, "/events") if event["name"] == "order"]
     assert sorted(event["triggered"][0]["dropped"] for event in seen) == [False, True, True]
+
+
+# Concurrency --------------------------------------------------------------------------------------
+
+
+def in_use(wire: Wire) -> tuple[int, int]:
+    told = wire.call("GET", "/flow-state").ok()["concurrency"]
+    return told["limit"], told["inUse"]
+
+
+def test_only_so_many_passes_run_at_once_and_the_others_follow_in_order(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 2}))
+    runs = [emit(wire, "order", {"n": n})["runId"] for n in range(5)]
+    first, second = runner.next(), runner.next()
+    assert [first.run_id, second.run_id] == runs[:2]
+    assert in_use(wire) == (2, 2)
+    assert [show(wire, run_id)["status"] for run_id in runs[2:]] == ["queued"] * 3
+    second.returned()
+    third = runner.next()
+    assert third.run_id == runs[2]
+    assert in_use(wire) == (2, 2)
+    first.returned()
+    fourth = runner.next()
+    assert fourth.run_id == runs[3]
+    for one in (third, fourth):
+        one.returned()
+    fifth = runner.next()
+    assert fifth.run_id == runs[4]
+    fifth.returned()
+    settled(wire, runs[4], "succeeded")
+    assert in_use(wire) == (2, 0)
+    assert not any("slot" in str(row) for row in wire.stored()["record"])
+
+
+def test_who_sleeps_has_no_slot_and_asks_again_when_it_wakes(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 1, "key": "who"}))
+    sleeper, other = (emit(wire, "order", {"who": "a"})["runId"] for _ in range(2))
+    emit(wire, "order", {"who": "b"})
+    passes = {one.run_id: one for one in (runner.next(), runner.next())}
+    assert sleeper in passes
+    assert other not in passes
+    passes[sleeper].found(op("Sleep", "nap", sleepMs=5_000))
+    busy = runner.next()
+    assert busy.run_id == other
+    wire.advance(seconds=5)
+    assert show(wire, sleeper)["status"] in ("running", "waiting", "queued")
+    busy.returned()
+    again = runner.next()
+    assert again.run_id == sleeper
+    again.returned()
+    settled(wire, sleeper, "succeeded")
+
+
+def test_steps_in_a_row_keep_their_slot(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 1}))
+    first, second = (emit(wire, "order")["runId"] for _ in range(2))
+    for n in range(3):
+        told = runner.next()
+        assert told.run_id == first
+        told.found(ran(f"step-{n}"))
+    runner.next().returned()
+    assert runner.next().run_id == second
+
+
+def test_who_is_cancelled_while_it_waits_leaves_the_line(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 1}))
+    runs = [emit(wire, "order")["runId"] for _ in range(3)]
+    first = runner.next()
+    wire.call("POST", f"/runs/{runs[1]}/cancel").ok()
+    first.returned()
+    last = runner.next()
+    assert last.run_id == runs[2]
+    wire.call("POST", f"/runs/{runs[2]}/cancel").ok()
+    assert in_use(wire) == (1, 0)
+    emit(wire, "order")
+    assert runner.next().run_id not in runs
+
+
+def test_a_limit_holds_over_a_restart(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 1}))
+    first, second = (emit(wire, "order")["runId"] for _ in range(2))
+    assert runner.next().run_id == first
+    runner.close()
+    wire.restart()
+    runner = a_runner(wire, workflow("order", concurrency={"limit": 1}))
+    wire.advance(seconds=1)
+    told = runner.next()
+    assert in_use(wire) == (1, 1)
+    told.returned()
+    assert {told.run_id, runner.next().run_id} == {first, second}
 
 
 # Schedules ----------------------------------------------------------------------------------------

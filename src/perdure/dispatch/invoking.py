@@ -9,7 +9,7 @@ from perdure.core.push.command import Broke, PassReply
 from perdure.core.push.passing import error_of
 from perdure.core.rejection import Rejection
 from perdure.core.run.state import Run
-from perdure.dispatch.runners import Call, Runner, RunnerYard, Seat
+from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
 from perdure.engine.passes import ApplyPass, ReleasePasses
 from perdure.engine.workflow_tasks import RenewWorkflowTask
@@ -52,15 +52,15 @@ class Invoker:
             if owner.startswith(OWNER_PREFIX):
                 self._engine.send(ReleasePasses(namespace, owner))
 
-    def send(self, seat: Seat, run: Run) -> None:
+    def send(self, runner: Runner, run: Run) -> None:
         """The lease of a pass is on disk: bring it to its runner."""
-        call = Call(seat, run, self._clock.now())
+        call = Call(runner, run, self._clock.now())
         self._calls[call.call_id] = call
-        if seat.runner.is_gone:
+        if runner.is_gone:
             # It left between the beat that chose it and the end of its commit.
             self.finish(call, Broke(error=error_of("the runner has gone"), logs=[]))
         else:
-            seat.runner.link.carry(call, run)
+            runner.link.carry(call, run)
 
     def finish(self, call: Call, reply: PassReply) -> None:
         """A pass is over: have its answer decided."""
@@ -68,7 +68,7 @@ class Invoker:
             return
         call.is_over = True
         del self._calls[call.call_id]
-        self._yard.freed(call.seat)
+        self._yard.freed(call.runner)
         self._decide(call, reply, tries=0)
         if not self._calls:
             self._idle.set()

@@ -7,7 +7,7 @@ chosen is chance among those that know the workflow; a pinned run has no choice.
 from collections.abc import Callable
 from typing import Protocol
 
-from perdure.core.fleet.routing import PassName, split_pass_name
+from perdure.core.fleet.routing import split_pass_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PASSES_PER_RUNNER_MAX, RUNNERS_MAX
 from perdure.core.run.completion import TaskReport
@@ -29,16 +29,14 @@ class Call:
         "number",
         "run_id",
         "runner",
-        "seat",
         "sent_at",
     )
 
-    def __init__(self, seat: "Seat", run: Run, now: int) -> None:
+    def __init__(self, runner: "Runner", run: Run, now: int) -> None:
         task = run.task
         assert task is not None
         assert task.lease is not None
-        self.seat = seat
-        self.runner = seat.runner
+        self.runner = runner
         self.namespace = run.namespace
         self.run_id = run.run_id
         self.number, self.attempt = task.number, task.attempt
@@ -75,6 +73,9 @@ class Link(Protocol):
 class Runner:
     """One way to one runner."""
 
+    poll_id = None
+    is_elsewhere = False
+
     def __init__(
         self,
         key: QueueKey,
@@ -83,7 +84,7 @@ class Runner:
         runner_id: str,
         workflows: frozenset[str],
         link: Link,
-        send: "Callable[[Seat, Run], None]",
+        send: "Callable[[Runner, Run], None]",
         is_impatient: bool = False,
     ) -> None:
         self.key = key
@@ -94,7 +95,7 @@ class Runner:
         self.is_gone = False
         # Whether it answers nothing as long as its code finds no new step.
         self.is_impatient = is_impatient
-        self.send = send
+        self._send = send
         self.worker = Worker(
             namespace=key.namespace,
             worker_id=owner,
@@ -109,25 +110,8 @@ class Runner:
     def is_free(self) -> bool:
         return not self.is_gone and self.in_flight < PASSES_PER_RUNNER_MAX and self.link.is_writable
 
-
-class Seat:
-    """A place for one pass at a runner, and among the passes that are counted with it."""
-
-    __slots__ = ("key", "runner", "told")
-    poll_id = None
-    is_elsewhere = False
-
-    def __init__(self, runner: Runner, told: PassName) -> None:
-        self.key = runner.key
-        self.runner = runner
-        self.told = told
-
-    @property
-    def worker(self) -> Worker:
-        return self.runner.worker
-
     def granted(self, run: Run, place: int) -> None:
-        self.runner.send(self, run)
+        self._send(self, run)
 
 
 class RunnerYard:
@@ -140,8 +124,6 @@ class RunnerYard:
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
         self._is_closed = False
-        # Passes under way here, by app, workflow and scope, where their number is limited.
-        self._counted: dict[tuple[QueueKey, str, str], int] = {}
 
     def connect(self, claim: Callable[[QueueKey], None]) -> None:
         """Say how to make the engine look for ready passes of an app."""
@@ -164,19 +146,11 @@ class RunnerYard:
             if not runners:
                 del self._runners[runner.key]
 
-    def freed(self, seat: Seat) -> None:
+    def freed(self, runner: Runner) -> None:
         """A pass of a runner is over."""
-        self._leave(seat)
-        if seat.key in self._ready:
-            self.look_for(seat.key)
-
-    def _leave(self, seat: Seat) -> None:
-        seat.runner.in_flight -= 1
-        if seat.told.limit:
-            place = (seat.key, seat.told.workflow, seat.told.scope)
-            self._counted[place] -= 1
-            if not self._counted[place]:
-                del self._counted[place]
+        runner.in_flight -= 1
+        if runner.key in self._ready:
+            self.look_for(runner.key)
 
     def look_for(self, key: QueueKey) -> None:
         """Look for ready passes of an app, if somebody here can have one."""
@@ -190,24 +164,20 @@ class RunnerYard:
 
     # For the engine ------------------------------------------------------------------------------
 
-    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> Seat | None:
+    def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> Runner | None:
         able = self._able(key, name)
         if not able:
             return None
         runner = able[0] if len(able) == 1 else able[jitter(len(able) - 1)]
         runner.in_flight += 1
-        told = split_pass_name(name)
-        if told.limit:
-            place = (key, told.workflow, told.scope)
-            self._counted[place] = self._counted.get(place, 0) + 1
-        return Seat(runner, told)
+        return runner
 
     def reserve_elsewhere(self, key: QueueKey, name: str) -> None:
         """Sockets cannot be lent; the node that has one claims what is ready."""
 
     def restore(self, poller: Poller) -> None:
-        assert isinstance(poller, Seat)
-        self._leave(poller)
+        assert isinstance(poller, Runner)
+        poller.in_flight -= 1
 
     def registration_ended(self, worker: Worker) -> None:
         """Runners come and go with their links."""
@@ -239,9 +209,7 @@ class RunnerYard:
     def _able(self, key: QueueKey, name: str) -> list[Runner]:
         if self._is_closed:
             return []
-        workflow, pin, limit, scope = split_pass_name(name)
-        if limit and self._counted.get((key, workflow, scope), 0) >= limit:
-            return []
+        workflow, pin = split_pass_name(name)
         runners = self._runners.get(key, ())
         if pin:
             return [r for r in runners if r.runner_id == pin and r.is_free]

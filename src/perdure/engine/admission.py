@@ -5,13 +5,13 @@ Whoever has triggers names the states that they are decided on (`gather`), has t
 it is due, a singleton is given back when its run ends.
 """
 
-from typing import Any
+from typing import TypedDict
 
 import msgspec
 from msgspec import Struct
 
 from perdure.core.intake.concurrency import concurrency_gate
-from perdure.core.intake.definition import Flow, Retry, Workflow
+from perdure.core.intake.definition import Retry, Workflow
 from perdure.core.intake.flow import Admission, Outcome, Start, admit, flush, release
 from perdure.core.intake.gates import (
     Arrival,
@@ -23,7 +23,6 @@ from perdure.core.intake.gates import (
     buffer_gates,
     due_at,
     gates_of,
-    part_of,
     record_key,
 )
 from perdure.core.limits import SECOND
@@ -40,6 +39,13 @@ FLOW = "flow"
 """The kind of the records of flow control."""
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class SlotMembers(TypedDict):
+    """What of a start says that its passes are counted."""
+
+    slot: str | None
+    slot_limit: int
 
 
 class Home(Struct, frozen=True):
@@ -250,7 +256,7 @@ def _open(world: World, home: Home, start: Start) -> None:
             delay=start.not_before - moment.now,
             shift=start.not_before - start.position,
             singleton=singleton,
-            **counted(workflow.flow, first.data or None),
+            **slot_of(home.app, workflow, first.data),
         ),
         moment,
         start.run_id,
@@ -258,13 +264,14 @@ def _open(world: World, home: Home, start: Start) -> None:
     world.opened(run)
 
 
-def counted(flow: Flow, data: bytes | None) -> dict[str, Any]:
-    """Among how many passes of which scope those of a run count."""
-    if flow.concurrency is None:
-        return {}
-    gate = concurrency_gate(flow, None if data is None else msgspec.json.decode(data))
+def slot_of(app: str, workflow: Workflow, data: bytes | None) -> SlotMembers:
+    """Where the passes of a run with this data are counted, and up to how many."""
+    told = workflow.flow.concurrency
+    if told is None:
+        return {"slot": None, "slot_limit": 0}
+    gate = concurrency_gate(workflow.flow, msgspec.json.decode(data) if data else None)
     assert gate is not None
-    return {"limit": flow.concurrency.limit, "scope": part_of(gate.scope)}
+    return {"slot": record_key(app, workflow.name, gate), "slot_limit": told.limit}
 
 
 def batch_arguments(arrivals: tuple[Arrival, ...]) -> bytes:

@@ -6,7 +6,17 @@ from typing import assert_never
 from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
-from perdure.core.push.effect import Broken, Called, Emitted, Ended, Listened, Pinned, Posted
+from perdure.core.push.effect import (
+    Broken,
+    Called,
+    Emitted,
+    Ended,
+    LeavesSlot,
+    Listened,
+    Pinned,
+    Posted,
+    WantsSlot,
+)
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -29,6 +39,7 @@ from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
 from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
+from perdure.engine.slots import LetGo, TakeSlot
 from perdure.engine.world import World
 
 
@@ -63,6 +74,10 @@ def follow(effect: Effect) -> Operation:
             return PostWebhook(effect)
         case Broken():
             return announce_failure(effect)
+        case WantsSlot():
+            return TakeSlot(effect)
+        case LeavesSlot():
+            return LetGo(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
+from perdure.core.push.slot import look_at_slot
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
     InstanceNotFound,
@@ -147,6 +148,9 @@ class World:
             run.unsaved.effects = []
             for effect in effects:
                 self.carry_out(effect)
+        slot = None if run.push is None else look_at_slot(run, self.moment)
+        if slot is not None:
+            self.carry_out(slot)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, StartRun):

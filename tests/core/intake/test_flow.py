@@ -12,9 +12,9 @@ from perdure.core.intake.concurrency import (
     enter,
     leave,
     stop_waiting,
+    turn_key,
+    turn_prefix,
     wait,
-    waiting_key,
-    waiting_prefix,
 )
 from perdure.core.intake.definition import (
     Batch,
@@ -302,11 +302,12 @@ def test_a_limit_that_was_lowered_lets_nobody_in_until_enough_have_left() -> Non
 
 
 def test_waiting_runs_sort_by_their_turn() -> None:
+    slot, whole = (record_key("app", "w", Gate("concurrency", scope)) for scope in ('"k"', ""))
     turns = [(9, "b"), (10, "a"), (1_700_000_000_000_000, "a"), (1_700_000_000_000_000, "b")]
-    names = [waiting_key("app", "w", '"k"', *turn) for turn in turns]
+    names = [turn_key(slot, *turn) for turn in turns]
     assert names == sorted(names)
-    assert all(name.startswith(waiting_prefix("app", "w", '"k"')) for name in names)
-    assert not names[0].startswith(waiting_prefix("app", "w", ""))
+    assert all(name.startswith(turn_prefix(slot)) for name in names)
+    assert not names[0].startswith(turn_prefix(whole))
 
 
 def test_the_scope_of_concurrency() -> None:

@@ -1,7 +1,6 @@
 """Which workers may have a task: those that know its type, and its build if it has one."""
 
 from functools import lru_cache
-from typing import NamedTuple
 
 
 def routing_name(name: str, build_id: str | None) -> str:
@@ -9,28 +8,15 @@ def routing_name(name: str, build_id: str | None) -> str:
     return name if build_id is None else f"{name}@{build_id}"
 
 
-class PassName(NamedTuple):
-    """What a pass is looked for under: its workflow, its pin if any, and among how many it runs."""
-
-    workflow: str
-    pin: str
-    limit: int = 0
-    scope: str = ""
+def pass_name(workflow: str, pin: str) -> str:
+    """What a pass of a push run is looked for under: its workflow, for any runner or for one."""
+    return f"{pin}\x1f{workflow}"
 
 
-def pass_name(told: PassName) -> str:
-    """The name as one text."""
-    counted = f"\x1f{told.limit}\x1f{told.scope}" if told.limit else ""
-    return f"{told.pin}\x1f{told.workflow}{counted}"
-
-
-@lru_cache(maxsize=4096)
-def split_pass_name(name: str) -> PassName:
-    """The parts of a name."""
-    pin, workflow, *counted = name.split("\x1f", 3)
-    if not counted:
-        return PassName(workflow, pin)
-    return PassName(workflow, pin, int(counted[0]), counted[1])
+def split_pass_name(name: str) -> tuple[str, str]:
+    """The workflow of a pass, and the runner that it is pinned to, if any."""
+    pin, _, workflow = name.partition("\x1f")
+    return workflow, pin
 
 
 def validation_name(workflow_type: str, update_name: str) -> str:

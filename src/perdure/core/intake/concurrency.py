@@ -1,12 +1,13 @@
 """How many passes of a workflow run at once, and whose turn is next.
 
-A slot is taken and given back in the beat that grants and ends the lease of a pass; a run that
-sleeps or waits for something has none. The state counts, the runs know that they are counted.
-Runs that find no room wait in records of their own, whose names sort in the order of their turn.
+A slot is taken when a run wants a pass, kept for passes that follow at once, and given back when
+the run parks or ends; one that sleeps or waits for something has none. The state counts, the runs
+know that they are counted. Runs that find no room wait in records of their own, whose names sort in
+the order of their turn.
 """
 
 from perdure.core.intake.definition import Flow
-from perdure.core.intake.gates import Gate, Slots, State, part_of, record_prefix, scope_of
+from perdure.core.intake.gates import Gate, Slots, State, scope_of
 
 
 def concurrency_gate(flow: Flow, data: object) -> Gate | None:
@@ -16,13 +17,13 @@ def concurrency_gate(flow: Flow, data: object) -> Gate | None:
     return Gate("concurrency", scope_of(flow.concurrency.key, data))
 
 
-def waiting_key(app: str, workflow: str, scope: str, position: int, run_id: str) -> str:
-    """The name of a waiting run; names of one scope sort in the order of their turn."""
-    return f"{waiting_prefix(app, workflow, scope)}{position:020d}/{run_id}"
+def turn_key(slot: str, since: int, run_id: str) -> str:
+    """The name of a waiting run; names of one slot record sort in the order of their turn."""
+    return f"{turn_prefix(slot)}{since:020d}/{run_id}"
 
 
-def waiting_prefix(app: str, workflow: str, scope: str) -> str:
-    return f"{record_prefix(app, workflow)}waiting/{part_of(scope)}/"
+def turn_prefix(slot: str) -> str:
+    return f"{slot}/"
 
 
 def enter(state: State | None, limit: int, *, waited: bool) -> Slots | None:
@@ -44,7 +45,7 @@ def leave(state: State | None) -> Slots | None:
 
 
 def wait(state: State | None) -> Slots:
-    """One more run waits, with a record under `waiting_key`."""
+    """One more run waits, with a record under `turn_key`."""
     slots = state if isinstance(state, Slots) else Slots()
     return Slots(slots.in_use, slots.waiting + 1)
 

@@ -13,10 +13,9 @@ hold exactly on any number of nodes. This is how the engine uses it.
 - **A due record**: a buffer is handed to `flush`, with the states of `buffer_gates`; every other
   state that is due has nothing more to say and is removed.
 - **A run that ends** and holds a singleton: load that state, write what `release` returns.
-- **A pass** of a run under `concurrency` takes a slot with its lease and gives it back with it
-  (`concurrency.py`): `enter` and `leave`, at the gate that the run remembers from its start. Where
-  `enter` says no, call `wait` and write a record under `waiting_key`; after a `leave`, `admissible`
-  says how many of the first of these may `enter`.
+- **A pass** of a run under `concurrency` needs a slot (`concurrency.py`), at the gate that the run
+  remembers from its start: `enter` and `leave`. Where `enter` says no, it calls `wait` and has a
+  record under `turn_key`; after a `leave`, `admissible` says how many of the first may `enter`.
 
 Gates stand in this order: idempotency, rateLimit, singleton that skips, debounce, batch; then, when
 a run is made, singleton that cancels, throttle, priority. The first that stops a trigger is the

@@ -60,4 +60,19 @@ class Pinned(Struct, frozen=True):
     run: Run
 
 
-PushEffect: TypeAlias = Pinned | Emitted | Called | Ended | Listened | Posted | Broken
+class WantsSlot(Struct, frozen=True):
+    """A run that wants a pass, and the moment from which on it does."""
+
+    run: Run
+    since: int
+
+
+class LeavesSlot(Struct, frozen=True):
+    """A run needs no pass now."""
+
+    run: Run
+
+
+PushEffect: TypeAlias = (
+    Pinned | Emitted | Called | Ended | Listened | Posted | Broken | WantsSlot | LeavesSlot
+)

@@ -34,12 +34,11 @@ class PushStart(Struct, frozen=True, kw_only=True):
     replay_of: str | None = None
     parent: Parent | None = None
     depth: int = 0
-    limit: int = 0
-    """How many passes may run at once in `scope`; 0 is any number."""
-    scope: str = ""
     delay: int = 0
     singleton: str | None = None
     """The record that says that this is the only run of its kind."""
+    slot: str | None = None
+    slot_limit: int = 0
     shift: int = 0
     """How much earlier than it was it shall seem to have come, among those that wait."""
 
@@ -77,9 +76,9 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             tags=request.tags,
             replay_of=request.replay_of,
             depth=request.depth,
-            limit=request.limit,
-            scope=request.scope,
             singleton=request.singleton,
+            slot=request.slot,
+            slot_limit=request.slot_limit,
             trace_id=moment.ids.hex(32),
             span_id=moment.ids.hex(16),
         ),

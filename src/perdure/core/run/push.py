@@ -53,8 +53,11 @@ class Push(Struct, kw_only=True):
     replay_of: str | None = None
     depth: int = 0
     singleton: str | None = None
+    slot: str | None = None
+    """Where passes are counted, if there is a limit to them."""
+    slot_limit: int = 0
+    has_slot: bool = False
+    turn: str | None = None
+    """Where it waits for a slot."""
     trace_id: str = ""
     span_id: str = ""
-    # How many passes may run at once in its scope; 0 is any number.
-    limit: int = 0
-    scope: str = ""

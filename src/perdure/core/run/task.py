@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from perdure.core.fleet.routing import (
-    PassName,
     cooperative_name,
     pass_name,
     routing_name,
@@ -97,7 +96,7 @@ def hasten_task(run: Run, moment: Moment, resume: dict[str, str | int]) -> None:
 def task_name(run: Run) -> str:
     """What the run's workflow task is looked for under by those who can take it."""
     if run.push is not None:
-        return pass_name(PassName(run.workflow_type, run.push.pin, run.push.limit, run.push.scope))
+        return pass_name(run.workflow_type, run.push.pin)
     task = run.task
     if task is not None and task.kind is TaskKind.VALIDATION:
         name = validation_name(run.workflow_type, str(task.resume["update_name"]))

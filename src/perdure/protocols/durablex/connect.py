@@ -219,7 +219,7 @@ class Session:
             self._runner.in_flight = before.in_flight
             yard.remove(before)
             for call in self._calls.values():
-                call.runner = call.seat.runner = self._runner
+                call.runner = self._runner
         try:
             yard.add(self._runner)
         except Unavailable as full:

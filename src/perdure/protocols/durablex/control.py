@@ -212,6 +212,6 @@ def again(source: Run, arguments: bytes) -> PushStart:
         session=push.session,
         tags=push.tags,
         replay_of=source.run_id,
-        limit=push.limit,
-        scope=push.scope,
+        slot=push.slot,
+        slot_limit=push.slot_limit,
     )

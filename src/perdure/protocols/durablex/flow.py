@@ -6,11 +6,18 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.core import instant
-from perdure.core.intake.gates import Buffer
-from perdure.core.limits import EVENT_DATA_BYTES_MAX, FLOW_STATES_SHOWN_MAX, NAME_LENGTH_MAX
+from perdure.core.intake.gates import Buffer, record_prefix
+from perdure.core.limits import (
+    EVENT_DATA_BYTES_MAX,
+    FLOW_STATES_SHOWN_MAX,
+    NAME_LENGTH_MAX,
+    WORKFLOWS_MAX,
+)
 from perdure.engine.admission import KEPT, Admitted, Kept
 from perdure.engine.beat import Engine
 from perdure.engine.manual import ManualStart, StartManually
+from perdure.engine.registering import DEFINITION
+from perdure.engine.slots import SLOTS
 from perdure.protocols.durablex.events import require_tags
 from perdure.protocols.durablex.requests import bad_request, read_body
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -88,9 +95,32 @@ class FlowControl:
         body = {
             "debounce": [_debounce(kept, kept.state) for kept in shown if _holds(kept, "debounce")],
             "batch": [_batch(kept, kept.state) for kept in shown if _holds(kept, "batch")],
-            "concurrency": {"limit": 0, "inUse": 0},
+            "concurrency": await self._concurrency(request, app, workflow),
         }
         return self._surface.answer(200, body)
+
+    async def _concurrency(
+        self, request: Request, app: str | None, workflow: str | None
+    ) -> dict[str, int]:
+        """How many passes may run in the scopes that are in use, and how many do."""
+        store, namespace = self._engine.store, request.namespace
+        known = await DEFINITION.read_page(store, namespace, limit=WORKFLOWS_MAX)
+        limits = {
+            record_prefix(one.app, one.workflow.name): one.workflow.flow.concurrency.limit
+            for _, one in known
+            if one.workflow.flow.concurrency is not None
+            and app in (None, one.app)
+            and workflow in (None, one.workflow.name)
+        }
+        counted = await SLOTS.read_page(store, namespace, limit=FLOW_STATES_SHOWN_MAX)
+        used = [slots.in_use for key, slots in counted if _home_of(key) in limits]
+        return {"limit": sum(limits.values()), "inUse": sum(used)}
+
+
+def _home_of(key: str) -> str:
+    """The workflow that the name of a state begins with."""
+    app, name, _ = key.split("/", 2)
+    return f"{app}/{name}/"
 
 
 def _holds(kept: Kept, policy: str) -> bool:

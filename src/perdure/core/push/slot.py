@@ -1,0 +1,37 @@
+"""Slots of push runs: one is had while passes run, and wanted before the first of them.
+
+Looked at whenever a run has changed, so that no other rule has to know of it.
+"""
+
+from perdure.core.limits import SLOT_RELOOK
+from perdure.core.push.effect import LeavesSlot, WantsSlot
+from perdure.core.run.deadline import arm
+from perdure.core.run.moment import Moment
+from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
+
+
+def needs_no_slot(run: Run) -> bool:
+    """Whether no pass is wanted now: the run is closed, parked, or rests before another try."""
+    push, task = run.push, run.task
+    if run.is_closed or task is None:
+        return True
+    return push is not None and push.has_slot and task.state is TaskState.DELAYED
+
+
+def look_at_slot(run: Run, moment: Moment) -> WantsSlot | LeavesSlot | None:
+    """What a run that has changed means for its slot. A pass that may not run yet is held back."""
+    push, task = run.push, run.task
+    if push is None or push.slot is None:
+        return None
+    if needs_no_slot(run):
+        return LeavesSlot(run) if push.has_slot or push.turn is not None else None
+    assert task is not None
+    if push.has_slot or task.state is not TaskState.READY:
+        return None
+    wants = WantsSlot(run, max(0, task.available_at))
+    task.state = TaskState.DELAYED
+    # It is let in by somebody who leaves; its own clock is there in case that nobody does.
+    task.available_at = moment.now + SLOT_RELOOK
+    run.unsaved.ready.pop(WORKFLOW_TASK, None)
+    arm(run, task.available_at)
+    return wants
