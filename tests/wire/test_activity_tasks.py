@@ -133,7 +133,7 @@ def test_an_activity_may_have_no_result(wire: Wire, attempt: Json, given: Json) 
     "envelope",
     [
         {"codec": "avro", "blob": "not base64 at all"},
-        {"codec": "avro", "external_payload": {"reference_id": "x"}},
+        {"codec": "avro", "external_storage": {"uri": "file:///kept/elsewhere"}},
     ],
 )
 def test_an_envelope_is_kept_byte_for_byte(wire: Wire, attempt: Json, envelope: Json) -> None:
