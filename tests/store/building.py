@@ -115,8 +115,10 @@ def _strategy(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*(anything(member) for member in arguments))
     if origin is list:
         return st.lists(anything(arguments[0]), max_size=2)
-    if origin is tuple:
+    if origin is tuple and arguments[-1] is Ellipsis:
         return st.lists(anything(arguments[0]), max_size=2).map(tuple)
+    if origin is tuple:
+        return st.tuples(*(anything(member) for member in arguments))
     if origin is dict:
         return st.dictionaries(anything(arguments[0]), anything(arguments[1]), max_size=2)
     if issubclass(kind, Enum):

@@ -29,8 +29,8 @@ def test_what_arrives_has_nothing_to_be_saved() -> None:
 
 def test_everything_beside_the_row_is_carried() -> None:
     carried = {"arguments", "operations", "inbox", "unread", "events", "opening"}
-    counted = {"events_bytes", "opening_bytes"}
-    assert set(BESIDE_FIELDS) == carried | counted | {"unsaved"}
+    found_out = {"events_bytes", "opening_bytes", "places"}
+    assert set(BESIDE_FIELDS) == carried | found_out | {"unsaved"}
 
 
 def test_a_run_that_is_too_large_stays() -> None:
