@@ -505,3 +505,33 @@ def test_a_workflow_is_started_by_name_and_cancelled(server: ServerProcess) -> N
             assert refused.value.status == 404
 
     play(story)
+
+
+def test_a_limit_holds_over_all_nodes_and_nobody_is_forgotten(server: ServerProcess) -> None:
+    """Many runners, so that passes are sent by every process of the server."""
+    runners, runs, limit = 6, 40, 2
+    under_way, most = 0, 0
+    app = App("quarry")
+
+    @app.workflow("dig", on="dig", concurrency=Concurrency(limit))
+    async def dig(ctx: Context) -> int:
+        async def work() -> int:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            return 1
+
+        return int(await ctx.step.run("a", work)) + int(await ctx.step.run("b", work))
+
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(runners):
+                client = await stack.enter_async_context(connected(app, server))
+            run_ids = await asyncio.gather(*(started(client, "dig", {}) for _ in range(runs)))
+            ended = await asyncio.gather(*(finished(client, run_id) for run_id in run_ids))
+            assert [run.status for run in ended] == ["succeeded"] * runs
+            assert 1 <= most <= limit
+
+    play(story)
