@@ -47,6 +47,11 @@ class Crew:
         }
         self.ask("POST", "/worker/register", worker, 201)
 
+    def put_out(self, workflow_id: str) -> None:
+        run_id = self.ask("GET", f"/workflows/{workflow_id}")["run_id"]
+        items = {"items": [{"payload": avro("item")}]}
+        self.ask("POST", f"/workflows/{workflow_id}/runs/{run_id}/streams/s/items", items)
+
     def hold_session(self) -> None:
         session = {"worker_id": "w1", "session_id": "s"}
         self.ask("POST", "/worker/sessions", session, 201)
@@ -167,6 +172,7 @@ def set_out(crew: Crew) -> Hand:
     crew.run_to("working", schedule_activity())
     attempt = crew.take("activity")
     crew.run_to("queued", schedule_activity())
+    crew.put_out("queued")
     crew.run_to("timed", start_timer(2))
     crew.run_to("parent", start_child())
     child = crew.take()

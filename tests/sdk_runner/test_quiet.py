@@ -267,6 +267,9 @@ def test_many_passes_at_once_do_not_disturb_each_other() -> None:
         assert played.opcodes["s:2"]["data"] == number
 
 
+ROUNDS = 200
+
+
 def test_a_pass_leaves_nothing_for_the_collector() -> None:
     async def handler(ctx: Context) -> object:
         await ctx.step.run("a", lambda: 1)
@@ -279,11 +282,13 @@ def test_a_pass_leaves_nothing_for_the_collector() -> None:
         gc.collect()
         gc.disable()
         try:
-            for memos in ({}, {"a": done()}, {"a": done(), "b": done()}):
-                await play_soon(app, "w", memos)
-                await asyncio.sleep(0)
+            for _ in range(ROUNDS):
+                for memos in ({}, {"a": done()}, {"a": done(), "b": done()}):
+                    await play_soon(app, "w", memos)
+                    await asyncio.sleep(0)
             return gc.collect()
         finally:
             gc.enable()
 
-    assert uvloop.run(main()) == 0
+    # What others in this process left may be among it; one cycle in every pass would be more.
+    assert uvloop.run(main()) < ROUNDS
