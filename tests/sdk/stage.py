@@ -17,7 +17,7 @@ from tests.sdk import programs, replaying
 from tests.sdk.release import since
 from tests.sdk.replaying import Event, kind, kinds
 
-PATIENCE = 30.0
+PATIENCE = 90.0
 GLANCE = 0.1
 
 # A stopped 0.4 worker waits for its query poller, which sits in a long poll; do not wait with it.

@@ -56,7 +56,7 @@ def drive(
     cases: str = "all",
     at_once: int = 16,
     case_timeout: float = 55.0,
-    deadline_seconds: float = 180.0,
+    deadline_seconds: float = 480.0,
 ) -> Report:
     """Play cases with this release against the server, in one process."""
     command = [str(python_of(release)), "-m", "tests.sdk.drive", "--server", url, "--case", cases]

@@ -257,7 +257,7 @@ async def cancel_nobody_asks(stage: Stage) -> None:
         run = await stage.start("tidy", "timer", {})
         await run.event("TimerScheduled")
         first, second = await asyncio.gather(
-            request(run, cleanup_timeout_seconds=2), request(run, cleanup_timeout_seconds=3600)
+            request(run, cleanup_timeout_seconds=2), request(run, cleanup_timeout_seconds=3)
         )
         assert await run.closed() == "cancelled"
     assert sorted([first["duplicate"], second["duplicate"]]) == [False, True]
