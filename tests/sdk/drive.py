@@ -31,7 +31,7 @@ from tests.sdk.catalogue import ALONE, CASES, cases_of
 from tests.sdk.release import RELEASE
 from tests.sdk.stage import Stage
 
-CASE_TIMEOUT = 180.0
+CASE_TIMEOUT = 240.0
 LOG_LINES_MAX = 60
 
 _playing: contextvars.ContextVar[deque[str] | None] = contextvars.ContextVar(
@@ -99,7 +99,7 @@ def main() -> int:
     parser.add_argument("--server", required=True)
     parser.add_argument("--case", required=True, help="names joined by commas, or all")
     parser.add_argument("--dump", type=Path, help="a folder for the histories, as JSON")
-    parser.add_argument("--at-once", type=int, default=10)
+    parser.add_argument("--at-once", type=int, default=8)
     parser.add_argument("--timeout", type=float, default=CASE_TIMEOUT, help="of each case")
     options = parser.parse_args()
     if options.at_once == 1:

@@ -54,8 +54,8 @@ def drive(
     url: str,
     *,
     cases: str = "all",
-    at_once: int = 16,
-    case_timeout: float = 55.0,
+    at_once: int = 8,
+    case_timeout: float = 240.0,
     deadline_seconds: float = 480.0,
 ) -> Report:
     """Play cases with this release against the server, in one process."""

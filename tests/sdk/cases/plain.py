@@ -228,7 +228,7 @@ async def routing(stage: Stage) -> None:
 async def fan_out_hundred(stage: Stage) -> None:
     run = await stage.start("fan-out", 100)
 
-    assert await run.result(patience=150.0) == sum(range(1, 101))
+    assert await run.result(patience=200.0) == sum(range(1, 101))
     assert (await run.kinds()).count("ActivityCompleted") == 100
 
 
@@ -236,7 +236,7 @@ async def fan_out_hundred(stage: Stage) -> None:
 async def long_history(stage: Stage) -> None:
     run = await stage.start("diary", 480)
 
-    assert await run.result(patience=150.0) == sum(range(1, 481))
+    assert await run.result(patience=200.0) == sum(range(1, 481))
     told = await run.kinds()
     assert told.count("SideEffectRecorded") == 480
     assert told.count("ActivityCompleted") == 48
