@@ -113,7 +113,8 @@ RESTART_EVERY = (5.0, 20.0)
 class Faults:
     """Breaks one thing after the other, by the throw of a die.
 
-    A brief round is over before a rhythm shows: there a fault comes whenever some work was done.
+    A brief round is over before a rhythm shows: there a fault comes whenever some work was done,
+    and the first is both kinds at once, for there may be no second.
     """
 
     def __init__(
@@ -141,7 +142,9 @@ class Faults:
         """The next fault, in its time."""
         if self._is_brief:
             self._progress.wait(self._die.randint(5, 40), 3)
-            faults = [self.kill, self.kill_process, self.restart, self.kill_and_restart]
+            faults = [self.kill_and_restart]
+            if self.score.kills:
+                faults += [self.kill, self.kill_process, self.restart]
             self._die.choice(faults)()
             return
         pause = min(self._kill_at, self._restart_at) - time.monotonic()
