@@ -87,6 +87,17 @@ def test_every_token_is_compared_in_constant_time_whichever_is_right(
     assert compared == everything
 
 
+def test_a_key_has_the_scope_of_its_list() -> None:
+    door = TokenAuthentication(
+        shared="shared", by_role={}, by_scope={"full": ("k1", "k2"), "read": ("k3",)}
+    )
+
+    for key, scope in (("k1", "full"), ("k2", "full"), ("k3", "read")):
+        principal = door.authenticate(a_request(f"Bearer {key}"))
+        assert (principal.subject, principal.roles) == (f"key:{scope}", frozenset({scope}))
+    assert door.authenticate(a_request("Bearer shared")).roles == ALL_ROLES
+
+
 def test_a_door_with_no_token_at_all_cannot_be_built() -> None:
     with pytest.raises(ValueError, match="at least one token"):
         TokenAuthentication(shared=None, by_role={})

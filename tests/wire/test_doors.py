@@ -23,6 +23,9 @@ from tests.support.http import (
 )
 
 TOKENS = {"worker": "worker-s3cret", "operator": "operator-s3cret", "admin": "admin-s3cret"}
+KEYS = {"read": "read-k3y", "full": "full-k3y"}
+"""Those of the push plane, by their scope."""
+CREDENTIALS = {**TOKENS, **KEYS}
 BODY_BYTES_MAX = 2_000
 
 
@@ -31,7 +34,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wire]:
     """A server with a token per role and a small limit of bodies."""
     folder = tmp_path_factory.mktemp("guarded")
     with a_wire(
-        folder, auth_driver="token", role_tokens=TOKENS, body_bytes_max=BODY_BYTES_MAX
+        folder,
+        auth_driver="token",
+        role_tokens=TOKENS,
+        api_keys=(KEYS["full"], "full-other"),
+        read_keys=(KEYS["read"],),
+        body_bytes_max=BODY_BYTES_MAX,
     ) as wire:
         yield wire
 
@@ -350,11 +358,12 @@ def _unquoted(text: str) -> str:
 
 
 def test_every_route_says_who_may_use_it(shared_wire: Wire) -> None:
-    known = {"worker", "operator", "admin"}
     routes = shared_wire.server.app.router.routes
     for route in routes:
         assert route.roles, f"{route.method} {route.path} names no role"
-        assert route.roles is PUBLIC or route.roles <= known, f"{route.method} {route.path}"
+        assert route.roles is PUBLIC or route.roles <= set(CREDENTIALS), (
+            f"{route.method} {route.path}"
+        )
     open_to_all = {route.path for route in routes if route.roles is PUBLIC}
     probes = {"/api/health", "/api/ready", "/healthz", "/readyz"}
     assert open_to_all == probes | {"/webhooks/{token}"}
@@ -376,8 +385,8 @@ def test_every_guarded_route_refuses_strangers_and_wrong_roles(guarded: Wire) ->
             if path.startswith("/api/external-payloads"):
                 stranger = wrong = "external_payload_unauthorized"
             guarded.call(route.method, path, headers=sent).refused(401, stranger)
-            for role in set(TOKENS) - route.roles:
-                headers = {**sent, **bearer(TOKENS[role])}
+            for role in set(CREDENTIALS) - route.roles:
+                headers = {**sent, **bearer(CREDENTIALS[role])}
                 body = guarded.call(route.method, path, headers=headers).refused(403, wrong)
                 assert body["role"] == role
                 assert body["allowed_roles"] == sorted(route.roles)
@@ -386,10 +395,32 @@ def test_every_guarded_route_refuses_strangers_and_wrong_roles(guarded: Wire) ->
                 continue
             for role in route.roles:
                 # Where nothing is, nothing can be changed.
-                headers = {**sent, **bearer(TOKENS[role]), "X-Namespace": "nowhere"}
+                headers = {**sent, **bearer(CREDENTIALS[role]), "X-Namespace": "nowhere"}
                 answer = guarded.call(route.method, path, headers=headers)
                 assert answer.status != 401, (route.method, path, role)
                 assert answer.status != 403 or answer.reason != wrong, (route.method, path, role)
+
+
+def test_api_keys_open_the_push_plane_and_nothing_else(shared_wire: Wire) -> None:
+    for route in shared_wire.server.app.router.routes:
+        if route.roles is PUBLIC:
+            continue
+        named = f"{route.method} {route.path}"
+        if route.path.startswith("/api/"):
+            assert route.roles.isdisjoint(KEYS), named
+            continue
+        only_reads = route.method == "GET" and route.path != "/connect"
+        assert ("read" in route.roles) == only_reads, named
+        assert "full" in route.roles, named
+
+
+def test_a_key_that_only_reads_sees_events_and_sends_none(guarded: Wire) -> None:
+    event = {"name": "paid"}
+    refused = guarded.call("POST", "/events", event, headers=bearer(KEYS["read"]))
+    assert refused.refused(403, "forbidden")["error"]
+    told = guarded.call("POST", "/events", event, headers=bearer("full-other")).ok(202)
+    shown = guarded.call("GET", f"/events/{told['eventId']}", headers=bearer(KEYS["read"]))
+    assert shown.ok()["name"] == "paid"
 
 
 def test_health_and_readiness_are_open_to_all(guarded: Wire) -> None:

@@ -80,7 +80,7 @@ from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.server.webhooks import make_deliverer, make_webhook_routes
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
-from perdure.web.auth import Authenticator, NoAuthentication, TokenAuthentication
+from perdure.web.auth import FULL, READ, Authenticator, NoAuthentication, TokenAuthentication
 from perdure.web.routing import Router, Surface
 
 
@@ -365,4 +365,8 @@ def authenticator(settings: Settings) -> Authenticator:
     """The door that the settings ask for."""
     if settings.auth_driver == "none":
         return NoAuthentication()
-    return TokenAuthentication(shared=settings.auth_token, by_role=settings.role_tokens)
+    return TokenAuthentication(
+        shared=settings.auth_token,
+        by_role=settings.role_tokens,
+        by_scope={FULL: settings.api_keys, READ: settings.read_keys},
+    )

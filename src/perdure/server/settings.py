@@ -10,6 +10,8 @@ from perdure.core import limits
 from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
 
 PROCESSES_MAX = 64
+API_KEYS_MAX = 64
+"""Every one is compared with every request."""
 
 
 class SettingsError(Exception):
@@ -28,6 +30,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth_driver: str = "token"
     auth_token: str | None = None
     role_tokens: dict[str, str] = {}
+    api_keys: tuple[str, ...] = ()
+    read_keys: tuple[str, ...] = ()
     default_namespace: str = "default"
     server_id: str = "perdure"
     poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
@@ -71,6 +75,8 @@ ENVIRONMENT: dict[str, str] = {
     "DW_WORKER_TOKEN": "token of workers",
     "DW_OPERATOR_TOKEN": "token of operators",
     "DW_ADMIN_TOKEN": "token of administrators",
+    "PERDURE_API_KEYS": "keys of the push plane that may do everything there, by commas",
+    "PERDURE_READ_KEYS": "keys of the push plane that may only read, by commas",
     "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
@@ -130,6 +136,8 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
             if (token := environment.get(f"DW_{role.upper()}_TOKEN"))
         },
     }
+    values["api_keys"] = _listed(environment, "PERDURE_API_KEYS")
+    values["read_keys"] = _listed(environment, "PERDURE_READ_KEYS")
     uploads = _choice(environment, "PERDURE_EXTERNAL_PAYLOADS", "on", "off")
     values["external_payloads"] = None if uploads is None else uploads == "on"
     values["external_payload_threshold"] = _integer(
@@ -162,7 +170,12 @@ def require_credentials(settings: Settings) -> None:
         return
     if settings.auth_driver != "token":
         raise SettingsError(f"DW_AUTH_DRIVER is token or none, not {settings.auth_driver!r}")
-    if not settings.auth_token and not settings.role_tokens:
+    keys = [*settings.api_keys, *settings.read_keys]
+    if len(keys) > API_KEYS_MAX or len(set(keys)) < len(keys):
+        raise SettingsError(
+            f"PERDURE_API_KEYS and PERDURE_READ_KEYS are at most {API_KEYS_MAX} different keys"
+        )
+    if not settings.auth_token and not settings.role_tokens and not keys:
         raise SettingsError(
             "no credentials: set DW_AUTH_TOKEN (or DW_WORKER_TOKEN, DW_OPERATOR_TOKEN and "
             "DW_ADMIN_TOKEN), or say DW_AUTH_DRIVER=none"

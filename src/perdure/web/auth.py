@@ -1,12 +1,16 @@
 """Who may enter: bearer tokens with roles, compared in constant time, or nobody asked at all."""
 
 import hmac
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from perdure.web.message import HttpError, Principal, Request
 from perdure.web.routing import PUBLIC
 
 ALL_ROLES = frozenset({"worker", "operator", "admin"})
+READ, FULL = "read", "full"
+"""The scopes of API keys. They are roles of their own, which only the push plane knows."""
 
 
 class Authenticator(Protocol):
@@ -26,10 +30,16 @@ class NoAuthentication:
 
 
 class TokenAuthentication:
-    """One shared token, or a token per role, or both."""
+    """One shared token, a token per role, keys of a scope, or all of them."""
 
-    def __init__(self, *, shared: str | None, by_role: dict[str, str]) -> None:
-        if not shared and not by_role:
+    def __init__(
+        self,
+        *,
+        shared: str | None,
+        by_role: dict[str, str],
+        by_scope: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        if not shared and not by_role and not any(by_scope.values()):
             raise ValueError("token authentication needs at least one token")
         self._known: list[tuple[bytes, Principal]] = [
             (token.encode(), Principal(f"role:{role}", frozenset({role}), "token"))
@@ -39,6 +49,9 @@ class TokenAuthentication:
             # Beside role tokens the shared one is an administrator's, without the worker plane.
             roles = ALL_ROLES if not by_role else frozenset({"admin"})
             self._known.append((shared.encode(), Principal("legacy-token", roles, "token")))
+        for scope, keys in by_scope.items():
+            principal = Principal(f"key:{scope}", frozenset({scope}), "token")
+            self._known += ((key.encode(), principal) for key in keys)
 
     def authenticate(self, request: Request) -> Principal:
         header = request.headers.get(b"authorization", b"")

@@ -11,8 +11,14 @@ from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
-READER = frozenset({"worker", "operator", "admin"})
-FULL = frozenset({"worker", "operator", "admin"})
+READER = frozenset({"read", "full", "worker", "operator", "admin"})
+"""Who may look."""
+FULL = frozenset({"full", "operator", "admin"})
+"""Who may change what there is."""
+SENDER = FULL | {"worker"}
+"""Who may have something begin: events and starts."""
+RUNNER = frozenset({"full", "worker"})
+"""Whose code may be called."""
 
 
 def routes(
@@ -29,9 +35,9 @@ def routes(
     """Every route, with who may use it."""
     run = "/runs/{run_id}"
     return [
-        Route("POST", "/register", FULL, surface, serve.register),
-        Route("GET", "/connect", FULL, surface, connect.connect, lean=True, upgrades=True),
-        Route("POST", "/events", FULL, surface, events.ingest, lean=True),
+        Route("POST", "/register", RUNNER, surface, serve.register),
+        Route("GET", "/connect", RUNNER, surface, connect.connect, lean=True, upgrades=True),
+        Route("POST", "/events", SENDER, surface, events.ingest, lean=True),
         Route("GET", "/events", READER, surface, events.find),
         Route("GET", "/events/{event_id}", READER, surface, events.show),
         Route("GET", "/runs", READER, surface, runs.find),

@@ -1,7 +1,7 @@
 """The routes of webhooks, in both directions, and those around admission."""
 
 from perdure.protocols.durablex.flow import FlowControl
-from perdure.protocols.durablex.routes import FULL, READER
+from perdure.protocols.durablex.routes import FULL, READER, SENDER
 from perdure.protocols.durablex.sources import Sources
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhooks import Webhooks
@@ -22,7 +22,7 @@ def webhook_routes(surface: DurablexSurface, webhooks: Webhooks, sources: Source
 def flow_routes(surface: DurablexSurface, flow: FlowControl) -> list[Route]:
     """Starting by name, and what waits."""
     return [
-        Route("POST", "/workflows/{app}/{name}/trigger", FULL, surface, flow.trigger),
+        Route("POST", "/workflows/{app}/{name}/trigger", SENDER, surface, flow.trigger),
         Route("GET", "/flow-state", READER, surface, flow.flow_state),
     ]
 
