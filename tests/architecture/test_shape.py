@@ -30,6 +30,7 @@ TASKS: dict[str, tuple[int, str]] = {
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
     "store/postgres/line.py": (1, "connecting; awaited at once"),
     "dispatch/delivering.py": (1, "one per try of a webhook; in a TaskGroup"),
+    "dispatch/inferring.py": (1, "one per try of a model call; in a TaskGroup"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
     "store/postgres/hints.py": (2, "hearing and staying connected; in a TaskGroup"),
     "dispatch/deadlines.py": (2, "two ends of one sleep; both cancelled when it is over"),
@@ -117,6 +118,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "dispatch/deadlines.py": "the deadline loop",
         "dispatch/polling.py": "a look at ready tasks, which nobody awaits",
         "dispatch/delivering.py": "a try of a webhook, which nobody awaits",
+        "dispatch/inferring.py": "a try of a model call, which nobody awaits",
         "dispatch/sessions.py": "a look at tasks of sessions, which nobody awaits",
         "dispatch/lending.py": "a read of what was handed over, which nobody awaits",
     }

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core.intake.concurrency import concurrency_gate
-from perdure.core.intake.definition import Retry, Workflow
+from perdure.core.intake.definition import Cap, Retry, Workflow
 from perdure.core.intake.flow import Admission, Outcome, Start, admit, flush, release
 from perdure.core.intake.gates import (
     Arrival,
@@ -27,8 +27,9 @@ from perdure.core.intake.gates import (
 )
 from perdure.core.limits import SECOND
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
+from perdure.core.push.usage import billionths
 from perdure.core.run.close import cancel_run
-from perdure.core.run.push import StepRetry
+from perdure.core.run.push import SpendCap, StepRetry
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import open_book
@@ -41,11 +42,12 @@ FLOW = "flow"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class SlotMembers(TypedDict):
-    """What of a start says that its passes are counted."""
+class LimitMembers(TypedDict):
+    """What of a start says what it may use, of passes and of models."""
 
     slot: str | None
     slot_limit: int
+    cap: SpendCap | None
 
 
 class Home(Struct, frozen=True):
@@ -256,7 +258,7 @@ def _open(world: World, home: Home, start: Start) -> None:
             delay=start.not_before - moment.now,
             shift=start.not_before - start.position,
             singleton=singleton,
-            **slot_of(home.app, workflow, first.data),
+            **limits_of(home.app, workflow, first.data),
         ),
         moment,
         start.run_id,
@@ -264,14 +266,23 @@ def _open(world: World, home: Home, start: Start) -> None:
     world.opened(run)
 
 
-def slot_of(app: str, workflow: Workflow, data: bytes | None) -> SlotMembers:
-    """Where the passes of a run with this data are counted, and up to how many."""
-    told = workflow.flow.concurrency
+def limits_of(app: str, workflow: Workflow, data: bytes | None) -> LimitMembers:
+    """Where the passes of a run with this data are counted and up to how many, and its cap."""
+    flow = workflow.flow
+    told, capped = flow.concurrency, flow.cap
+    cap = None if capped is None else spend_cap(capped)
     if told is None:
-        return {"slot": None, "slot_limit": 0}
-    gate = concurrency_gate(workflow.flow, msgspec.json.decode(data) if data else None)
+        return {"slot": None, "slot_limit": 0, "cap": cap}
+    gate = concurrency_gate(flow, msgspec.json.decode(data) if data else None)
     assert gate is not None
-    return {"slot": record_key(app, workflow.name, gate), "slot_limit": told.limit}
+    slot = record_key(app, workflow.name, gate)
+    return {"slot": slot, "slot_limit": told.limit, "cap": cap}
+
+
+def spend_cap(told: Cap) -> SpendCap:
+    """What a run may use up, in our unit of money."""
+    cost = None if told.max_cost is None else billionths(told.max_cost)
+    return SpendCap(cost=cost, tokens=told.max_tokens)
 
 
 def batch_arguments(arrivals: tuple[Arrival, ...]) -> bytes:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
 from perdure.core.push.effect import (
+    Asked,
     Broken,
     Called,
     Emitted,
@@ -17,6 +18,7 @@ from perdure.core.push.effect import (
     Posted,
     WantsSlot,
 )
+from perdure.core.push.usage import Metered
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -35,11 +37,13 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.announcing import PostWebhook, announce_failure
+from perdure.engine.inference import OpenInference
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
 from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
 from perdure.engine.slots import LetGo, TakeSlot
+from perdure.engine.spending import RecordSpend
 from perdure.engine.world import World
 
 
@@ -74,6 +78,10 @@ def follow(effect: Effect) -> Operation:
             return PostWebhook(effect)
         case Broken():
             return announce_failure(effect)
+        case Asked():
+            return OpenInference(effect)
+        case Metered():
+            return RecordSpend(effect)
         case WantsSlot():
             return TakeSlot(effect)
         case LeavesSlot():

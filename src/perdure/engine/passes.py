@@ -11,7 +11,7 @@ from perdure.core.run.history import encode
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Parent, PushStep, Run
 from perdure.core.run.status import RunStatus
-from perdure.engine.admission import FLOW, ReleaseSingleton, slot_of, step_retry
+from perdure.engine.admission import FLOW, ReleaseSingleton, limits_of, step_retry
 from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
 from perdure.engine.finishing import raise_finished
@@ -164,7 +164,7 @@ class StartCalled(Operation):
                 tags=push.tags,
                 parent=Parent(run.run_id, run.workflow_id, step.sequence, step.step_id),
                 depth=push.depth + 1,
-                **slot_of(definition.app, definition.workflow, command.data),
+                **limits_of(definition.app, definition.workflow, command.data),
             ),
             world.moment,
         )
@@ -229,6 +229,7 @@ def _start_handler(run: Run, moment: Moment) -> Run:
             pin=push.pin,
             retry=push.retry,
             failure_of=run.run_id,
+            cap=push.cap,
             error=_error(run).told,
             session=push.session,
             tags=push.tags,

@@ -73,6 +73,7 @@ from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhook_routes import flow_routes
+from perdure.server.ai import make_ai_routes, make_inferrer
 from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
@@ -234,6 +235,7 @@ class Server:
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
+        self.inferrer = make_inferrer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
         self.serve = Serve(
@@ -262,6 +264,7 @@ class Server:
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
+        push_routes += make_ai_routes(self.engine, push_surface, clock)
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
@@ -315,6 +318,7 @@ class Server:
         loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("deadlines", self.deadlines.run(self.engine)),
             ("deliveries", self.deliverer.run()),
+            ("model calls", self.inferrer.run()),
             ("passes", self.invoker.run()),
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),

@@ -50,6 +50,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
+    ai_url: str | None = None
+    ai_key: str | None = None
+    ai_model: str | None = None
 
     @property
     def query_wait(self) -> int:
@@ -93,6 +96,9 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
     "PERDURE_WEBHOOK_KEYS": "keys that seal webhook secrets, by commas; the first seals, all open",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
+    "PERDURE_AI_URL": "where model calls of steps are posted to, in the form of chat completions",
+    "PERDURE_AI_KEY": "bearer key of the AI provider",
+    "PERDURE_AI_MODEL": "model of steps that name none",
 }
 """Every variable that is read, with what it is for."""
 
@@ -145,6 +151,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     )
     values["webhook_keys"] = _keys(environment, "PERDURE_WEBHOOK_KEYS")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
+    values["ai_url"] = _url(environment, "PERDURE_AI_URL")
+    values["ai_key"] = environment.get("PERDURE_AI_KEY") or None
+    values["ai_model"] = environment.get("PERDURE_AI_MODEL") or None
     if "DW_COMPRESSION_ENABLED" in environment:
         off = ("0", "false", "no", "off")
         values["compression"] = environment["DW_COMPRESSION_ENABLED"].lower() not in off
@@ -162,6 +171,15 @@ def _keys(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
     if keys is not None and min(map(len, keys)) < MASTER_KEY_LENGTH_MIN:
         raise SettingsError(f"{name} needs keys of at least {MASTER_KEY_LENGTH_MIN} characters")
     return keys
+
+
+def _url(environment: Mapping[str, str], name: str) -> str | None:
+    told = environment.get(name)
+    if not told:
+        return None
+    if not told.startswith(("http://", "https://")) or not urlsplit(told).hostname:
+        raise SettingsError(f"{name} is an http or https URL, not {told!r}")
+    return told
 
 
 def require_credentials(settings: Settings) -> None:

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from perdure.core.push.usage import Usage
 from perdure.core.run.push import StepRetry
 
 
@@ -27,6 +28,8 @@ class ReportStep(Struct, frozen=True, kw_only=True):
     input: bytes | None = None
     ai: bytes | None = None
     usage: bytes | None = None
+    metered: Usage | None = None
+    """The usage as it is counted; none when it was not told, or makes no sense."""
 
 
 class SkipStep(Struct, frozen=True, kw_only=True):
@@ -94,6 +97,16 @@ class SendWebhook(Struct, frozen=True, kw_only=True):
     data: bytes | None = None
 
 
+class AskModel(Struct, frozen=True, kw_only=True):
+    """Let the engine ask a model. `messages` is an encoded list."""
+
+    step_id: str
+    name: str
+    messages: bytes
+    model: str | None = None
+    tokens_max: int | None = None
+
+
 StepCommand: TypeAlias = (
     ReportStep
     | SkipStep
@@ -103,6 +116,7 @@ StepCommand: TypeAlias = (
     | CallWorkflow
     | EmitEvent
     | SendWebhook
+    | AskModel
 )
 
 

@@ -4,7 +4,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.push.command import CallWorkflow, EmitEvent, SendWebhook, StepError
+from perdure.core.push.command import AskModel, CallWorkflow, EmitEvent, SendWebhook, StepError
+from perdure.core.push.usage import Metered
 from perdure.core.run.state import PushStep, Run
 
 
@@ -46,6 +47,14 @@ class Posted(Struct, frozen=True):
     command: SendWebhook
 
 
+class Asked(Struct, frozen=True):
+    """A step of a run, at some sequence, asks a model."""
+
+    run: Run
+    sequence: int
+    command: AskModel
+
+
 class Broken(Struct, frozen=True):
     """The last try of a step has failed."""
 
@@ -74,5 +83,15 @@ class LeavesSlot(Struct, frozen=True):
 
 
 PushEffect: TypeAlias = (
-    Pinned | Emitted | Called | Ended | Listened | Posted | Broken | WantsSlot | LeavesSlot
+    Pinned
+    | Emitted
+    | Called
+    | Ended
+    | Listened
+    | Posted
+    | Asked
+    | Broken
+    | Metered
+    | WantsSlot
+    | LeavesSlot
 )

@@ -5,6 +5,7 @@ from typing import Any, TypeAlias, assert_never
 
 from perdure.core import instant, limits
 from perdure.core.push.command import (
+    AskModel,
     AwaitEvent,
     Broke,
     CallWorkflow,
@@ -22,11 +23,12 @@ from perdure.core.push.command import (
     StepCommand,
     StepError,
 )
-from perdure.core.push.effect import Called, Emitted, Listened, Posted
-from perdure.core.push.logs import record_logs
+from perdure.core.push.effect import Asked, Called, Emitted, Listened, Posted
+from perdure.core.push.logs import engine_log, record_logs
 from perdure.core.push.step import (
     CHILD,
     EMIT,
+    INFER,
     NULL,
     RUN,
     SKIP,
@@ -41,7 +43,9 @@ from perdure.core.push.step import (
     is_held_back,
     new_step,
     push_of,
+    spoil_step,
 )
+from perdure.core.push.usage import exhausted_cap, meter
 from perdure.core.run import close
 from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.completion import TaskReport
@@ -177,6 +181,7 @@ def _report(
         push_of(run).current = step.name
     # Some runners tell the policy of a step only with its result, so the last one is kept.
     step.retry = command.retry or step.retry
+    _charge(run, moment, step, command)
     if command.error is not None:
         return fail_try(run, moment, step, command, started_at)
     details = {
@@ -187,6 +192,14 @@ def _report(
     }
     complete_step(run, moment, step, command.result or NULL, details)
     return None
+
+
+def _charge(run: Run, moment: Moment, step: PushStep, command: ReportStep) -> None:
+    if command.metered is not None:
+        meter(run, moment, command.metered)
+    elif command.usage not in (None, NULL):
+        # What the step did is done, and losing it would cost more than what it does not tell.
+        engine_log(run, moment, step, "what this step used up makes no sense and is not counted")
 
 
 def _skip(run: Run, moment: Moment, command: SkipStep) -> None:
@@ -233,6 +246,16 @@ def _post(run: Run, moment: Moment, command: SendWebhook) -> None:
     run.unsaved.effects.append(Posted(run, command))
 
 
+def _infer(run: Run, moment: Moment, command: AskModel) -> None:
+    step = new_step(run, moment, command.step_id, command.name, INFER)
+    exhausted = exhausted_cap(push_of(run))
+    if exhausted is not None:
+        spoil_step(run, moment, step, error_of(f"the cap of the run is reached: {exhausted}"))
+        return
+    await_step(run, moment, step, {"model": command.model})
+    run.unsaved.effects.append(Asked(run, step.sequence, command))
+
+
 Opening: TypeAlias = Callable[[Run, Moment, Any], None]
 
 _OPENING: dict[type, Opening] = {
@@ -243,6 +266,7 @@ _OPENING: dict[type, Opening] = {
     CallWorkflow: _call,
     EmitEvent: _emit,
     SendWebhook: _post,
+    AskModel: _infer,
 }
 """How each command opens its step. A report is taken by `_report`."""
 

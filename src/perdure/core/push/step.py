@@ -19,7 +19,7 @@ from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task
 
 RUN, SLEEP, WAIT, CHILD, EMIT, SKIP = "run", "sleep", "wait", "child", "emit", "skip"
-WEBHOOK = "webhook"
+WEBHOOK, INFER = "webhook", "infer"
 NULL = b"null"
 
 

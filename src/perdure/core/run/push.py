@@ -22,6 +22,21 @@ class Pause(Struct):
     detail: str | None = None
 
 
+class Spent(Struct, frozen=True):
+    """What the model calls of a run used up. Costs are billionths; none is not known."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost: int | None = None
+
+
+class SpendCap(Struct, frozen=True):
+    """What the model calls of a run may use up; its runner keeps to it."""
+
+    cost: int | None = None
+    tokens: int | None = None
+
+
 class Push(Struct, kw_only=True):
     """What a run has because runners are invoked for it. The app is its queue.
 
@@ -61,3 +76,5 @@ class Push(Struct, kw_only=True):
     """Where it waits for a slot."""
     trace_id: str = ""
     span_id: str = ""
+    spent: Spent | None = None
+    cap: SpendCap | None = None

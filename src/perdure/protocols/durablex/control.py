@@ -214,4 +214,5 @@ def again(source: Run, arguments: bytes) -> PushStart:
         replay_of=source.run_id,
         slot=push.slot,
         slot_limit=push.slot_limit,
+        cap=push.cap,
     )

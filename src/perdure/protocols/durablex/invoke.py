@@ -24,7 +24,9 @@ from perdure.core.push.command import (
 )
 from perdure.core.push.passing import error_of
 from perdure.core.push.step import NULL, push_of
+from perdure.core.push.usage import amount
 from perdure.core.run.history import encode
+from perdure.core.run.push import Push, Spent
 from perdure.core.run.state import PushStep, Run, StepState
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
 
@@ -72,10 +74,22 @@ def _context(run: Run) -> dict[str, object]:
         "runner": push.pin,
         "traceparent": f"00-{push.trace_id}-{push.span_id}-01",
     }
+    if push.spent is not None or push.cap is not None:
+        context |= _means(push)
     if push.failure_of is not None:
         context["onFailure"] = True
         context["error"] = Raw(push.error or b'{"message":""}')
     return context
+
+
+def _means(push: Push) -> dict[str, object]:
+    """What model calls of the run used up, and what they may."""
+    spent, cap = push.spent or Spent(), push.cap
+    means: dict[str, object] = {"spent": {"cost": amount(spent.cost or 0), "tokens": spent.tokens}}
+    if cap is not None:
+        most: dict[str, object] = {} if cap.cost is None else {"maxCost": amount(cap.cost)}
+        means["cap"] = most if cap.tokens is None else {**most, "maxTokens": cap.tokens}
+    return means
 
 
 # What its answer means ---------------------------------------------------------------------------

@@ -1,13 +1,16 @@
 """Opcodes: how a runner spells the commands of its code."""
 
 from collections.abc import Callable
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core.intake.expression import compile_filter
 from perdure.core.intake.trigger import is_reserved
 from perdure.core.limits import (
+    AI_COST_PER_CALL_MAX,
+    AI_TOKENS_PER_CALL_MAX,
     EVENT_DATA_BYTES_MAX,
     NAME_LENGTH_MAX,
     SECOND,
@@ -18,6 +21,7 @@ from perdure.core.limits import (
     URL_LENGTH_MAX,
 )
 from perdure.core.push.command import (
+    AskModel,
     AwaitEvent,
     CallWorkflow,
     EmitEvent,
@@ -29,6 +33,7 @@ from perdure.core.push.command import (
     StepCommand,
     StepError,
 )
+from perdure.core.push.usage import Usage, billionths
 from perdure.core.run.push import StepRetry
 
 MILLISECOND = SECOND // 1000
@@ -80,7 +85,35 @@ class _Error(Struct):
     message: str
 
 
+Tokens = Annotated[float, Meta(ge=0, le=AI_TOKENS_PER_CALL_MAX)]
+
+
+class UsageTold(Struct, rename="camel"):
+    """What a model call used up, as its runner tells it."""
+
+    model: str | None = None
+    tokens_in: Tokens | None = None
+    tokens_out: Tokens | None = None
+    cost: Annotated[float, Meta(ge=0, le=AI_COST_PER_CALL_MAX)] | None = None
+    latency_ms: Annotated[float, Meta(ge=0, le=2**53)] | None = None
+
+
+class ModelRequest(Struct, rename="camel"):
+    """What a model shall be asked. Its messages are passed on as they are."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    model: str | None = None
+    max_tokens: Annotated[int, Meta(ge=1, le=AI_TOKENS_PER_CALL_MAX)] | None = None
+
+
+class _Journal(Struct, rename="camel"):
+    cache_read_tokens: int | None = None
+
+
 _error_decoder = msgspec.json.Decoder(_Error)
+_usage_decoder = msgspec.json.Decoder(UsageTold)
+_request_decoder = msgspec.json.Decoder(ModelRequest)
+_journal_decoder = msgspec.json.Decoder(_Journal)
 
 
 def command_of(opcode: Opcode) -> StepCommand:
@@ -109,7 +142,33 @@ def _step_run(opcode: Opcode) -> StepCommand:
         input=_bytes(opcode.input),
         ai=_bytes(opcode.ai),
         usage=_bytes(opcode.usage),
+        metered=_usage(opcode.usage, opcode.ai),
     )
+
+
+def _usage(told: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:
+    if told is UNSET:
+        return None
+    try:
+        usage = _usage_decoder.decode(told)
+    except msgspec.DecodeError:
+        return None
+    tokens = (usage.tokens_in or 0) + (usage.tokens_out or 0)
+    return Usage(
+        model=usage.model and usage.model[:NAME_LENGTH_MAX],
+        tokens=int(tokens),
+        cost=None if usage.cost is None else billionths(usage.cost),
+        latency_ms=None if usage.latency_ms is None else int(usage.latency_ms),
+        cached_tokens=_cached(ai),
+    )
+
+
+def _cached(ai: Raw | UnsetType) -> int | None:
+    """How many tokens the journal of a call says a cache knew; it may say anything else."""
+    try:
+        return None if ai is UNSET else _journal_decoder.decode(ai).cache_read_tokens
+    except msgspec.DecodeError:
+        return None
 
 
 def _error(told: Raw) -> StepError:
@@ -202,6 +261,24 @@ def _webhook(opcode: Opcode) -> StepCommand:
     return SendWebhook(step_id=opcode.id, name=opcode.name, url=url, data=data)
 
 
+def _infer(opcode: Opcode) -> StepCommand:
+    if opcode.data is UNSET or len(opcode.data) > EVENT_DATA_BYTES_MAX:
+        raise OpcodeError(f"Infer needs data of at most {EVENT_DATA_BYTES_MAX} bytes")
+    try:
+        told = _request_decoder.decode(opcode.data)
+    except msgspec.DecodeError as error:
+        raise OpcodeError(f"the data of Infer makes no sense: {error}") from None
+    if told.model is not None:
+        _name(told.model, "Infer needs a model with a name, or none")
+    return AskModel(
+        step_id=opcode.id,
+        name=opcode.name,
+        messages=msgspec.json.encode(told.messages),
+        model=told.model,
+        tokens_max=told.max_tokens,
+    )
+
+
 _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "StepRun": _step_run,
     "Skip": _skip,
@@ -211,6 +288,7 @@ _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "RunWorkflow": _run_workflow,
     "Emit": _emit,
     "Webhook": _webhook,
+    "Infer": _infer,
 }
 
 

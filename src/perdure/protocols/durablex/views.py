@@ -8,6 +8,8 @@ from msgspec import Raw, Struct
 
 from perdure.core import instant
 from perdure.core.push.step import push_of
+from perdure.core.push.usage import amount
+from perdure.core.run.push import Spent
 from perdure.core.run.state import Run, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.engine.intake import Ingested, LoggedEvent, Triggered
@@ -63,6 +65,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "traceId": push.trace_id,
         "rootSpanId": push.span_id,
         "tags": push.tags or None,
+        **spent_view(push.spent),
     }
     if run.closed_at is not None:
         view["endedAt"] = instant.text(run.closed_at)
@@ -79,6 +82,14 @@ def run_view(run: Run) -> dict[str, Any]:
             }
         )
     return _present(view)
+
+
+def spent_view(spent: Spent | None) -> dict[str, Any]:
+    """What model calls used up; a cost that nobody told is left out."""
+    if spent is None:
+        return {}
+    cost = None if spent.cost is None else amount(spent.cost)
+    return {"aiTokens": spent.tokens, "aiCost": cost}
 
 
 class _Event(Struct):

@@ -1,0 +1,77 @@
+"""What model calls use up: tokens and money, added up exactly.
+
+Money is an integer of billionths, so that sums do not depend on their order. The engine knows no
+prices: a cost is what a runner or a provider said it was, and may be missing.
+"""
+
+from msgspec import Struct
+
+from perdure.core.run.moment import Moment
+from perdure.core.run.push import Push, Spent
+from perdure.core.run.state import Run
+
+BILLION = 1_000_000_000
+SUM_MAX = 2**62
+"""Beyond this a sum stays what it is: it must fit into a row."""
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """What one model call used up, as far as it was told."""
+
+    model: str | None = None
+    tokens: int = 0
+    cost: int | None = None
+    latency_ms: int | None = None
+    cached_tokens: int | None = None
+    """How many tokens a cache of the provider knew, if it has one."""
+
+
+class Metered(Struct, frozen=True):
+    """A run used something up. `is_first` if it had not before."""
+
+    run: Run
+    usage: Usage
+    at: int
+    is_first: bool
+
+
+def billionths(amount: float) -> int:
+    """An amount of money in our unit."""
+    return min(round(amount * BILLION), SUM_MAX)
+
+
+def amount(cost: int) -> float:
+    """A cost as the wire has it."""
+    return cost / BILLION
+
+
+def add_cost(first: int | None, second: int | None) -> int | None:
+    """A sum of costs; what is not known adds nothing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return min(first + second, SUM_MAX)
+
+
+def meter(run: Run, moment: Moment, usage: Usage) -> None:
+    """Charge a run with a model call."""
+    push = run.push
+    assert push is not None
+    spent = push.spent or Spent()
+    push.spent = Spent(
+        calls=spent.calls + 1,
+        tokens=min(spent.tokens + usage.tokens, SUM_MAX),
+        cost=add_cost(spent.cost, usage.cost),
+    )
+    run.unsaved.effects.append(Metered(run, usage, moment.now, is_first=not spent.calls))
+
+
+def exhausted_cap(push: Push) -> str | None:
+    """What of a run's cap is used up, in words; none while there is room."""
+    cap, spent = push.cap, push.spent or Spent()
+    if cap is None:
+        return None
+    if cap.cost is not None and (spent.cost or 0) >= cap.cost:
+        return f"cost {amount(spent.cost or 0):g} of {amount(cap.cost):g}"
+    if cap.tokens is not None and spent.tokens >= cap.tokens:
+        return f"{spent.tokens} tokens of {cap.tokens}"
+    return None

@@ -1,0 +1,54 @@
+"""A provider of models by hand: it answers chat completions with what a test wants."""
+
+import asyncio
+import json
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def completion(text: str, *, model: str = "m-1", used: tuple[int, int] = (7, 3)) -> Json:
+    """What a provider answers."""
+    return {
+        "object": "chat.completion",
+        "model": model,
+        "choices": [{"message": {"role": "assistant", "content": text}}],
+        "usage": {"prompt_tokens": used[0], "completion_tokens": used[1]},
+    }
+
+
+class ModelServer:
+    """Answers in order; the last answer stays."""
+
+    def __init__(self) -> None:
+        self.asked: list[Json] = []
+        self.keys: list[str | None] = []
+        self.answers: list[tuple[int, Json]] = [(200, completion("hi"))]
+        self._server: asyncio.Server | None = None
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1/chat/completions"
+
+    async def open(self) -> "ModelServer":
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    def close(self) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        fields = dict(
+            line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
+        )
+        self.asked.append(json.loads(await reader.readexactly(int(fields["content-length"]))))
+        self.keys.append(fields.get("authorization"))
+        status, told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        body = json.dumps(told).encode()
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
