@@ -31,6 +31,7 @@ def test_every_open_run_can_close_in_every_way(status: RunStatus) -> None:
         (RunStatus.RUNNING, StatusBucket.RUNNING),
         (RunStatus.WAITING, StatusBucket.RUNNING),
         (RunStatus.PAUSED, StatusBucket.RUNNING),
+        (RunStatus.NEEDS_ATTENTION, StatusBucket.RUNNING),
         (RunStatus.COMPLETED, StatusBucket.COMPLETED),
         (RunStatus.FAILED, StatusBucket.FAILED),
         (RunStatus.CANCELLED, StatusBucket.FAILED),

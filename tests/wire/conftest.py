@@ -28,6 +28,7 @@ ON_BOTH_STORES = {
     "test_push_control",
     "test_push_flow",
     "test_push_passes",
+    "test_push_people",
     "test_push_streams",
     "test_push_reading",
     "test_push_recovery",

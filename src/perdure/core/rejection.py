@@ -36,6 +36,22 @@ class RunNotFound(Rejection):
     reason = "run_not_found"
 
 
+class TooManyScores(Rejection):
+    """A push run has as many scores as it may have."""
+
+    reason = "too_many_scores"
+
+
+class ApprovalNotFound(Rejection):
+    reason = "approval_not_found"
+
+
+class ApprovalNotPending(Rejection):
+    """Somebody else decided, or the run is over."""
+
+    reason = "approval_not_pending"
+
+
 class ActivityNotFound(Rejection):
     """There is no standalone activity of this id."""
 

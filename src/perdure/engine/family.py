@@ -7,7 +7,9 @@ from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
 from perdure.core.push.effect import (
+    ApprovalMoved,
     Asked,
+    AskedPeople,
     Broken,
     Called,
     Emitted,
@@ -16,6 +18,8 @@ from perdure.core.push.effect import (
     Listened,
     Pinned,
     Posted,
+    Scored,
+    ScoredElsewhere,
     WantsSlot,
 )
 from perdure.core.push.usage import Metered
@@ -37,10 +41,12 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.announcing import PostWebhook, announce_failure
+from perdure.engine.approving import KeepApproval, MoveApproval
 from perdure.engine.inference import OpenInference
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
+from perdure.engine.scoring import KeepScore, ScoreAnother
 from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
 from perdure.engine.slots import LetGo, TakeSlot
 from perdure.engine.spending import RecordSpend
@@ -86,6 +92,14 @@ def follow(effect: Effect) -> Operation:
             return TakeSlot(effect)
         case LeavesSlot():
             return LetGo(effect)
+        case AskedPeople():
+            return KeepApproval(effect)
+        case ApprovalMoved():
+            return MoveApproval(effect)
+        case Scored():
+            return KeepScore(effect)
+        case ScoredElsewhere():
+            return ScoreAnother(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from perdure.core.limits import DEDUPE_WINDOW
 from perdure.core.push.control import Carried, carry_steps, pause_run, require_open, resume_run
 from perdure.core.push.start import PushStart, start_push_run
 from perdure.core.rejection import RunNotFound
@@ -11,7 +12,9 @@ from perdure.core.run.close import cancel_run
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
+from perdure.engine.registering import SEPARATOR
 from perdure.engine.world import World
+from perdure.store.interface import RecordKey
 
 
 class ControlAction(Struct, kw_only=True):
@@ -114,10 +117,22 @@ class ResumeRun(ControlRun):
         return True
 
 
-class BeginAgain(Operation):
-    """A run that is over begins once more, as a new one, from its start or from a step."""
+class Begun(Struct):
+    """An identity under which somebody began a run again."""
 
-    __slots__ = ("_action", "_actor", "_carried", "_detail", "_request")
+    run_id: str
+
+
+BEGUN = RecordKind("begun_again", Begun)
+
+
+class BeginAgain(Operation):
+    """A run that is over begins once more, as a new one, from its start or from a step.
+
+    Repeated under its identity it is the same run.
+    """
+
+    __slots__ = ("_action", "_actor", "_carried", "_detail", "_identity", "_request")
     name = "begin_again"
 
     def __init__(
@@ -128,14 +143,33 @@ class BeginAgain(Operation):
         action: str,
         actor: str,
         detail: str | None = None,
+        dedupe_id: str | None = None,
     ) -> None:
+        of = (request.replay_of or "", action, dedupe_id or "")
+        self._identity = None if dedupe_id is None else SEPARATOR.join(of)
         self._request = request
         self._carried = carried
         self._action = action
         self._actor = actor
         self._detail = detail
 
+    def records(self) -> tuple[RecordKey, ...]:
+        if self._identity is None:
+            return ()
+        return (BEGUN.key(self._request.namespace, self._identity),)
+
     def decide(self, world: World) -> str:
+        namespace, identity = self._request.namespace, self._identity
+        known = None if identity is None else BEGUN.find(world, namespace, identity)
+        if known is not None:
+            return known.run_id
+        run_id = self._begin(world)
+        if identity is not None:
+            until = world.moment.now + DEDUPE_WINDOW
+            BEGUN.put(world, namespace, identity, Begun(run_id), due_at=until)
+        return run_id
+
+    def _begin(self, world: World) -> str:
         run = start_push_run(self._request, world.moment)
         carry_steps(run, world.moment, self._carried)
         world.opened(run)

@@ -28,7 +28,9 @@ from perdure.engine.intake import SEEN, ForgetSeen
 from perdure.engine.manual import STARTED
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.registering import RUNNER, RunnerDue
+from perdure.engine.run_control import BEGUN
 from perdure.engine.scheduling import SCHEDULE
+from perdure.engine.scoring import GIVEN
 from perdure.engine.service_calls import CALL, KEY, ForgetCall
 from perdure.engine.sessions import SESSION
 from perdure.engine.streams import STREAMS, ExpireStream
@@ -62,13 +64,16 @@ from perdure.protocols.durable_workflow.transport import (
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.protocols.durablex import routes as durablex
+from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.flow import FlowControl
+from perdure.protocols.durablex.people import people_routes
 from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.scores import Scores
 from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -251,6 +256,7 @@ class Server:
         self.catalogue = CatalogueReader(self.engine, push_surface, clock, settings.signing_key)
         runs = Runs(self.engine, push_surface)
         self.streaming = Streaming(self.engine, runs, self.watchers, clock)
+        run_control = RunControl(self.engine, runs, push_surface)
         push_routes = durablex.routes(
             push_surface,
             self.connect,
@@ -258,9 +264,15 @@ class Server:
             Events(self.engine, push_surface),
             runs,
             self.catalogue,
-            RunControl(self.engine, runs, push_surface),
+            run_control,
             self.streaming,
             Figures(self.engine, push_surface, clock),
+        )
+        push_routes += people_routes(
+            push_surface,
+            run_control,
+            Approvals(self.engine, push_surface),
+            Scores(self.engine, runs, push_surface),
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
@@ -268,8 +280,8 @@ class Server:
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
-        self.deadlines.on_record(SEEN.name, ForgetSeen)
-        self.deadlines.on_record(STARTED.name, ForgetSeen)
+        for kind in (SEEN.name, STARTED.name, GIVEN.name, BEGUN.name):
+            self.deadlines.on_record(kind, ForgetSeen)
         for kind in (CALL.name, KEY.name):
             self.deadlines.on_record(kind, ForgetCall)
         self.app = Application(

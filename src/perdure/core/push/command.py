@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from perdure.core.push.score import Judgement
 from perdure.core.push.usage import Usage
 from perdure.core.run.push import StepRetry
 
@@ -107,6 +108,30 @@ class AskModel(Struct, frozen=True, kw_only=True):
     tokens_max: int | None = None
 
 
+class AskApproval(Struct, frozen=True, kw_only=True):
+    """Wait until somebody says yes or no to the use of a tool."""
+
+    step_id: str
+    name: str
+    tool: str
+    args: bytes | None = None
+    risk: str = "medium"
+    summary: str | None = None
+    policy: str | None = None
+    context: str | None = None
+    escalates_to: str | None = None
+    timeout: int | None = None
+
+
+class GiveScore(Struct, frozen=True, kw_only=True):
+    """Judge this run, or another one."""
+
+    step_id: str
+    name: str
+    judgement: Judgement
+    run_id: str | None = None
+
+
 StepCommand: TypeAlias = (
     ReportStep
     | SkipStep
@@ -117,6 +142,8 @@ StepCommand: TypeAlias = (
     | EmitEvent
     | SendWebhook
     | AskModel
+    | AskApproval
+    | GiveScore
 )
 
 

@@ -4,7 +4,16 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.push.command import AskModel, CallWorkflow, EmitEvent, SendWebhook, StepError
+from perdure.core.push.approval import Approval, ApprovalStatus
+from perdure.core.push.command import (
+    AskModel,
+    CallWorkflow,
+    EmitEvent,
+    GiveScore,
+    SendWebhook,
+    StepError,
+)
+from perdure.core.push.score import Score
 from perdure.core.push.usage import Metered
 from perdure.core.run.state import PushStep, Run
 
@@ -82,6 +91,39 @@ class LeavesSlot(Struct, frozen=True):
     run: Run
 
 
+class AskedPeople(Struct, frozen=True):
+    """A step of a run asks people for something."""
+
+    run: Run
+    approval_id: str
+    approval: Approval
+
+
+class ApprovalMoved(Struct, frozen=True):
+    """What a step asked for was escalated, denied by the clock, or is not wanted any more."""
+
+    run: Run
+    approval_id: str
+    status: ApprovalStatus
+    decided_by: str | None = None
+    expires_at: int | None = None
+
+
+class Scored(Struct, frozen=True):
+    """A step of a run judged that run."""
+
+    run: Run
+    score: Score
+
+
+class ScoredElsewhere(Struct, frozen=True):
+    """A step of a run, at some sequence, judges another run."""
+
+    run: Run
+    sequence: int
+    command: GiveScore
+
+
 PushEffect: TypeAlias = (
     Pinned
     | Emitted
@@ -94,4 +136,8 @@ PushEffect: TypeAlias = (
     | Metered
     | WantsSlot
     | LeavesSlot
+    | AskedPeople
+    | ApprovalMoved
+    | Scored
+    | ScoredElsewhere
 )

@@ -4,12 +4,15 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, assert_never
 
 from perdure.core import instant, limits
+from perdure.core.push.asking import ask_approval
 from perdure.core.push.command import (
+    AskApproval,
     AskModel,
     AwaitEvent,
     Broke,
     CallWorkflow,
     EmitEvent,
+    GiveScore,
     LogLine,
     PassReply,
     Progressed,
@@ -23,14 +26,24 @@ from perdure.core.push.command import (
     StepCommand,
     StepError,
 )
-from perdure.core.push.effect import Asked, Called, Emitted, Listened, Posted
+from perdure.core.push.effect import (
+    Asked,
+    Called,
+    Emitted,
+    Listened,
+    Posted,
+    Scored,
+    ScoredElsewhere,
+)
 from perdure.core.push.logs import engine_log, record_logs
+from perdure.core.push.score import Score, judge
 from perdure.core.push.step import (
     CHILD,
     EMIT,
     INFER,
     NULL,
     RUN,
+    SCORE,
     SKIP,
     SLEEP,
     WAIT,
@@ -46,6 +59,7 @@ from perdure.core.push.step import (
     spoil_step,
 )
 from perdure.core.push.usage import exhausted_cap, meter
+from perdure.core.rejection import TooManyScores
 from perdure.core.run import close
 from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.completion import TaskReport
@@ -142,15 +156,21 @@ def park(run: Run, moment: Moment) -> None:
     if push.is_fresh and not is_held_back(run):
         become_fresh(run, moment)
         return
-    if not any(_is_awaited(step) for step in run.operations.values()):
+    awaited = _awaited(run)
+    if not awaited:
         fail(run, moment, error_of("the runner neither ended nor waits for anything"))
         return
-    run.status = RunStatus.WAITING
-    record(run, moment, "RunParked", {})
+    if all(step.approval is not None for step in awaited):
+        run.status = RunStatus.NEEDS_ATTENTION
+    else:
+        run.status = RunStatus.WAITING
+    record(run, moment, "RunParked", {"status": run.status.value})
 
 
-def _is_awaited(step: object) -> bool:
-    return isinstance(step, PushStep) and step.state in (StepState.WAITING, StepState.BACKOFF)
+def _awaited(run: Run) -> list[PushStep]:
+    waits = (StepState.WAITING, StepState.BACKOFF)
+    steps = run.operations.values()
+    return [step for step in steps if isinstance(step, PushStep) and step.state in waits]
 
 
 def _apply(run: Run, moment: Moment, command: StepCommand, started_at: int) -> StepError | None:
@@ -256,6 +276,27 @@ def _infer(run: Run, moment: Moment, command: AskModel) -> None:
     run.unsaved.effects.append(Asked(run, step.sequence, command))
 
 
+def _score(run: Run, moment: Moment, command: GiveScore) -> None:
+    step = new_step(run, moment, command.step_id, command.name, SCORE)
+    if command.run_id not in (None, run.run_id):
+        await_step(run, moment, step, {"run_id": command.run_id})
+        run.unsaved.effects.append(ScoredElsewhere(run, step.sequence, command))
+        return
+    try:
+        judge(run, command.judgement)
+    except TooManyScores as refusal:
+        spoil_step(run, moment, step, error_of(refusal.message))
+        return
+    complete_step(run, moment, step, NULL)
+    score = Score(
+        run_id=run.run_id,
+        judgement=command.judgement,
+        created_at=moment.now,
+        scorer=run.workflow_type,
+    )
+    run.unsaved.effects.append(Scored(run, score))
+
+
 Opening: TypeAlias = Callable[[Run, Moment, Any], None]
 
 _OPENING: dict[type, Opening] = {
@@ -267,6 +308,8 @@ _OPENING: dict[type, Opening] = {
     EmitEvent: _emit,
     SendWebhook: _post,
     AskModel: _infer,
+    AskApproval: ask_approval,
+    GiveScore: _score,
 }
 """How each command opens its step. A report is taken by `_report`."""
 

@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 from perdure.core import instant
 from perdure.core.push.effect import Pinned
-from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
 from perdure.core.run.push import Push, SpendCap, StepRetry
 from perdure.core.run.start import delay_start
@@ -32,6 +32,7 @@ class PushStart(Struct, frozen=True, kw_only=True):
     session: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     replay_of: str | None = None
+    fork: bytes | None = None
     parent: Parent | None = None
     depth: int = 0
     delay: int = 0
@@ -76,6 +77,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             session=request.session,
             tags=request.tags,
             replay_of=request.replay_of,
+            fork=request.fork,
             depth=request.depth,
             singleton=request.singleton,
             slot=request.slot,
@@ -112,6 +114,7 @@ def _started(run: Run, request: PushStart, moment: Moment) -> dict[str, Any]:
         "runner": request.pin or None,
         "failure_of": request.failure_of,
         "replay_of": request.replay_of,
+        "fork": raw(request.fork),
         "parent_workflow_run_id": parent and parent.run_id,
         "parent_sequence": parent and parent.sequence,
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.core import instant
 from perdure.core.push.command import ReportStep, StepError
-from perdure.core.push.effect import Broken, Listened
+from perdure.core.push.effect import ApprovalMoved, Broken, Listened
 from perdure.core.run.deadline import arm
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.history import Raw, encode, raw, record
@@ -19,7 +19,7 @@ from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task
 
 RUN, SLEEP, WAIT, CHILD, EMIT, SKIP = "run", "sleep", "wait", "child", "emit", "skip"
-WEBHOOK, INFER = "webhook", "infer"
+WEBHOOK, INFER, APPROVAL, SCORE = "webhook", "infer", "approval", "score"
 NULL = b"null"
 
 
@@ -132,17 +132,6 @@ def retry_delay(policy: StepRetry, attempt: int) -> int:
     return delay if policy.max_delay is None else min(delay, policy.max_delay)
 
 
-def fire_step(run: Run, moment: Moment, step: PushStep) -> None:
-    """The time of a step has come."""
-    if step.state is StepState.BACKOFF:
-        step.state, step.fire_at = StepState.RUNNABLE, None
-        run.unsaved.operations.add(step.sequence)
-        push_of(run).attempt += 1
-        become_fresh(run, moment)
-        return
-    complete_step(run, moment, step, NULL, {"timed_out": True if step.kind == WAIT else None})
-
-
 def let_steps_go(run: Run, moment: Moment) -> None:
     """The run closes: what its steps still wait for is waited for no more."""
     for _, step in sorted(run.operations.items()):
@@ -151,6 +140,9 @@ def let_steps_go(run: Run, moment: Moment) -> None:
         if step.child_run_id is not None:
             reason = "the run that called it has closed"
             run.unsaved.effects.append(CloseChild(step.child_run_id, "request_cancel", reason))
+        if step.approval is not None:
+            dropped = ApprovalMoved(run, step.approval.approval_id, "cancelled")
+            run.unsaved.effects.append(dropped)
         _stop_listening(run, step)
         record(run, moment, "StepCancelled", {**identity(step), "attempt": step.attempt})
 

@@ -6,6 +6,7 @@ from msgspec import Struct, structs
 
 from perdure.core import instant
 from perdure.core.run.outside import Cancellation
+from perdure.core.run.push import ApprovalWait
 from perdure.core.run.state import (
     Activity,
     Child,
@@ -40,6 +41,7 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_failure: str | None = None
     update_id: str | None = None
     request_id: str | None = None
+    approval_id: str | None = None
 
 
 def next_cause(run: Run) -> Cause | None:
@@ -232,6 +234,8 @@ def _operation(operation: Operation) -> Cause:
                 name=operation.signal_name,
                 until=operation.fire_at,
             )
+        case PushStep() if operation.approval is not None:
+            return _approval(operation, operation.approval)
         case PushStep():
             return Cause(
                 kind="step",
@@ -245,6 +249,19 @@ def _operation(operation: Operation) -> Cause:
             )
         case _:
             assert_never(operation)
+
+
+def _approval(step: PushStep, wait: ApprovalWait) -> Cause:
+    asked = f"; {wait.escalates_to} was asked" if wait.is_escalated else ""
+    return Cause(
+        kind="approval",
+        text=f"step {step.name} waits for somebody to decide on {wait.tool}"
+        f"{_until(step.fire_at)}{asked}",
+        sequence=step.sequence,
+        name=step.name,
+        until=step.fire_at,
+        approval_id=wait.approval_id,
+    )
 
 
 def _activity(activity: Activity) -> Cause:

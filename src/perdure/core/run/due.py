@@ -1,7 +1,7 @@
 """What happens to a run when its time comes. There is no other way in which time passes."""
 
 from perdure.core import instant
-from perdure.core.push.step import fire_step
+from perdure.core.push.firing import fire_step
 from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
 from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
 from perdure.core.run.deadline import activity_deadlines, next_due, operation_due

@@ -37,6 +37,27 @@ class SpendCap(Struct, frozen=True):
     tokens: int | None = None
 
 
+class ApprovalWait(Struct, kw_only=True):
+    """What a step has that waits for somebody's yes or no. The rest is kept apart."""
+
+    approval_id: str
+    tool: str
+    args: bytes
+    timeout: int | None = None
+    escalates_to: str | None = None
+    is_escalated: bool = False
+
+
+class Judged(Struct):
+    """The scores of one name that a run has: how many, and the numbers among them."""
+
+    count: int = 0
+    numbers: int = 0
+    total: float = 0.0
+    values: list[float] = field(default_factory=list)
+    """Each number once."""
+
+
 class Push(Struct, kw_only=True):
     """What a run has because runners are invoked for it. The app is its queue.
 
@@ -78,3 +99,7 @@ class Push(Struct, kw_only=True):
     span_id: str = ""
     spent: Spent | None = None
     cap: SpendCap | None = None
+    judged: dict[str, Judged] = field(default_factory=dict)
+    """What scores there are, by name."""
+    fork: bytes | None = None
+    """What shall be tried otherwise than in the run that this one begins again."""

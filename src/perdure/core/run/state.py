@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.outside import Cancellation, Holder, TraceLink
-from perdure.core.run.push import Push, StepRetry
+from perdure.core.run.push import ApprovalWait, Push, StepRetry
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
@@ -328,6 +328,7 @@ class PushStep(Step, kw_only=True, tag="step"):
     event_name: str | None = None
     event_filter: str | None = None
     child_run_id: str | None = None
+    approval: ApprovalWait | None = None
 
     @property
     def identity(self) -> str:

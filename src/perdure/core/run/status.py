@@ -7,13 +7,14 @@ from enum import StrEnum
 class RunStatus(StrEnum):
     """The statuses of the protocol. A timed-out run is failed, with its own closed reason.
 
-    Only push runs are ever paused.
+    Only push runs are ever paused, or need the attention of people.
     """
 
     PENDING = "pending"
     RUNNING = "running"
     WAITING = "waiting"
     PAUSED = "paused"
+    NEEDS_ATTENTION = "needs_attention"
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -24,11 +25,14 @@ CLOSED = frozenset(
     {RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.TERMINATED}
 )
 
+_AT_REST = frozenset({RunStatus.WAITING, RunStatus.PAUSED, RunStatus.NEEDS_ATTENTION})
+
 TRANSITIONS: Mapping[RunStatus, frozenset[RunStatus]] = {
-    RunStatus.PENDING: frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED}) | CLOSED,
-    RunStatus.RUNNING: frozenset({RunStatus.WAITING, RunStatus.PAUSED}) | CLOSED,
+    RunStatus.PENDING: frozenset({RunStatus.RUNNING}) | _AT_REST | CLOSED,
+    RunStatus.RUNNING: _AT_REST | CLOSED,
     RunStatus.WAITING: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | CLOSED,
     RunStatus.PAUSED: frozenset({RunStatus.PENDING}) | CLOSED,
+    RunStatus.NEEDS_ATTENTION: frozenset({RunStatus.RUNNING, RunStatus.PAUSED}) | CLOSED,
     **{closed: frozenset() for closed in CLOSED},
 }
 

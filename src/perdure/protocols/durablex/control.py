@@ -3,15 +3,17 @@
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType, structs
 
 from perdure.core import instant
 from perdure.core.limits import (
     EVENT_DATA_BYTES_MAX,
+    FORK_BYTES_MAX,
     HISTORY_EVENTS_MAX,
     HISTORY_PAGE_SIZE_MAX,
     LIST_PAGE_SIZE_DEFAULT,
     LIST_PAGE_SIZE_MAX,
+    NAME_LENGTH_MAX,
 )
 from perdure.core.push.control import Carried
 from perdure.core.push.start import PushStart, event_arguments
@@ -29,7 +31,7 @@ from perdure.engine.run_control import (
 from perdure.protocols.durablex.listing import find_runs, read_filter
 from perdure.protocols.durablex.requests import bad_request, integer, read_body
 from perdure.protocols.durablex.runs import Runs
-from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import carried_before, facts_of
 from perdure.protocols.durablex.views import arguments_of
 from perdure.web.message import HttpError, Request, Response
@@ -37,12 +39,22 @@ from perdure.web.message import HttpError, Request, Response
 BULK_MAX = 1_000
 
 
-class ReplayBody(Struct):
+class ReplayBody(Struct, rename="camel"):
     input: Raw | UnsetType = UNSET
+    dedupe_id: str | None = None
 
 
-class RetryBody(Struct):
+class RetryBody(Struct, rename="camel"):
     step: str
+    dedupe_id: str | None = None
+
+
+class ForkBody(RetryBody, rename="camel"):
+    """What shall be tried otherwise; the engine only carries it."""
+
+    model: str | None = None
+    prompt: str | None = None
+    params: dict[str, Any] | None = None
 
 
 class BulkBody(Struct, rename="camel"):
@@ -55,6 +67,7 @@ class BulkBody(Struct, rename="camel"):
 
 _replay_decoder = msgspec.json.Decoder(ReplayBody)
 _retry_decoder = msgspec.json.Decoder(RetryBody)
+_fork_decoder = msgspec.json.Decoder(ForkBody)
 _bulk_decoder = msgspec.json.Decoder(BulkBody)
 
 
@@ -92,26 +105,64 @@ class RunControl:
         data = None if body.input is UNSET else bytes(body.input)
         if data is not None and len(data) > EVENT_DATA_BYTES_MAX:
             raise HttpError(413, "event_too_large", "the input is too large")
-        run_id = await self._replay(source, data, actor=request.principal.subject)
+        run_id = await self._replay(
+            source,
+            data,
+            actor=request.principal.subject,
+            dedupe_id=_identity(body.dedupe_id),
+        )
         return await self._shown(request, run_id)
 
     async def retry_from_step(self, request: Request) -> Response:
         """POST /runs/{id}/retry-from-step: with what the steps before it returned."""
         source = await self._require_over(request)
-        step = read_body(request, _retry_decoder).step
+        body = read_body(request, _retry_decoder)
+        # What was tried otherwise is still meant: only the steps before it are kept.
+        return await self._from_step(request, source, body, push_of(source).fork)
+
+    async def fork(self, request: Request) -> Response:
+        """POST /runs/{id}/fork: the same, and the code learns what to try otherwise."""
+        source = await self._require_over(request)
+        body = read_body(request, _fork_decoder)
+        told = {
+            "step": body.step,
+            "model": body.model,
+            "prompt": body.prompt,
+            "params": body.params,
+        }
+        fork = encode({name: value for name, value in told.items() if value is not None})
+        if len(fork) > FORK_BYTES_MAX:
+            raise bad_request(f"a fork has more than {FORK_BYTES_MAX} bytes")
+        return await self._from_step(request, source, body, fork, action="fork")
+
+    async def _from_step(
+        self,
+        request: Request,
+        source: Run,
+        body: RetryBody,
+        fork: bytes | None,
+        action: str = "retry_from_step",
+    ) -> Response:
+        step = body.step
         whole = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
         events = await self._engine.store.read_history(source.run_id, 0, whole)
         told = carried_before(facts_of(events), step)
         if told is None:
             raise bad_request(f"run {source.run_id} has no step {step[:64]}")
         operation = BeginAgain(
-            again(source, arguments_of(events[0])),
+            structs.replace(again(source, arguments_of(events[0])), fork=fork),
             [Carried(*one) for one in told],
-            action="retry_from_step",
+            action=action,
             actor=request.principal.subject,
             detail=step,
+            dedupe_id=_identity(body.dedupe_id),
         )
         return await self._shown(request, await self._engine.submit(operation))
+
+    async def explain(self, request: Request) -> Response:
+        """POST /runs/{id}/explain: a model would, and this server has none."""
+        await self._runs.require(request)
+        raise HttpError(501, "ai_provider_missing", "no AI provider is configured")
 
     async def bulk_replay(self, request: Request) -> Response:
         """POST /runs/bulk-replay: every finished run that a filter finds, within a bound."""
@@ -173,13 +224,21 @@ class RunControl:
         return self._surface.answer(200, rows[:limit])
 
     async def _replay(
-        self, source: Run, data: bytes | None, *, actor: str, action: str = "replay"
+        self,
+        source: Run,
+        data: bytes | None,
+        *,
+        actor: str,
+        action: str = "replay",
+        dedupe_id: str | None = None,
     ) -> str:
         first = await self._engine.store.read_history(source.run_id, 0, 1)
         arguments = arguments_of(first[0])
         if data is not None:
             arguments = event_arguments(push_of(source).event_name, data)
-        operation = BeginAgain(again(source, arguments), [], action=action, actor=actor)
+        operation = BeginAgain(
+            again(source, arguments), [], action=action, actor=actor, dedupe_id=dedupe_id
+        )
         run_id: str = await self._engine.submit(operation)
         return run_id
 
@@ -193,6 +252,12 @@ class RunControl:
         request.params["run_id"] = run_id
         run = await self._runs.require(request)
         return self._surface.answer(200, await self._runs.view(run))
+
+
+def _identity(told: str | None) -> str | None:
+    if told is not None and not 0 < len(told) <= NAME_LENGTH_MAX:
+        raise bad_request(f"a dedupeId has 1 to {NAME_LENGTH_MAX} characters")
+    return told
 
 
 def again(source: Run, arguments: bytes) -> PushStart:

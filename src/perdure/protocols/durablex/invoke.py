@@ -79,6 +79,8 @@ def _context(run: Run) -> dict[str, object]:
     if push.failure_of is not None:
         context["onFailure"] = True
         context["error"] = Raw(push.error or b'{"message":""}')
+    if push.fork is not None:
+        context["fork"] = Raw(push.fork)
     return context
 
 

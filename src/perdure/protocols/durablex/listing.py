@@ -9,6 +9,7 @@ from perdure.core.limits import LIST_PAGE_SIZE_MAX
 from perdure.core.push.step import push_of
 from perdure.core.run.state import Run
 from perdure.protocols.durablex.requests import bad_request, choice, integer, moment
+from perdure.protocols.durablex.score_filter import read_score_filter
 from perdure.protocols.durablex.views import status_of
 from perdure.store.interface import ListCursor, PushedFilter, Store
 from perdure.web.message import Request
@@ -22,7 +23,7 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "running": ("running", "waiting"),
     "waiting": ("waiting",),
     "paused": ("paused",),
-    "needs_attention": ("waiting",),
+    "needs_attention": ("needs_attention",),
     "succeeded": ("completed",),
     "failed": ("failed",),
     "cancelled": ("cancelled", "terminated"),
@@ -84,13 +85,16 @@ def _keeps(query: Mapping[str, str], status: str | None) -> Callable[[Run], bool
     }
     if trigger is not None:
         named["trigger"] = trigger
-    if not named and status is None:
+    judged = read_score_filter(query)
+    if not named and status is None and judged is None:
         return None
     statuses = None if status is None else _MEANT.get(status, frozenset({status}))
 
     def keeps(run: Run) -> bool:
         push = push_of(run)
         if statuses is not None and status_of(run) not in statuses:
+            return False
+        if judged is not None and not judged(run):
             return False
         return all(getattr(push, name) == value for name, value in named.items())
 

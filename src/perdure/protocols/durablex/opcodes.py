@@ -11,6 +11,8 @@ from perdure.core.intake.trigger import is_reserved
 from perdure.core.limits import (
     AI_COST_PER_CALL_MAX,
     AI_TOKENS_PER_CALL_MAX,
+    APPROVAL_ARGUMENT_BYTES_MAX,
+    APPROVAL_TEXT_LENGTH_MAX,
     EVENT_DATA_BYTES_MAX,
     NAME_LENGTH_MAX,
     SECOND,
@@ -21,10 +23,12 @@ from perdure.core.limits import (
     URL_LENGTH_MAX,
 )
 from perdure.core.push.command import (
+    AskApproval,
     AskModel,
     AwaitEvent,
     CallWorkflow,
     EmitEvent,
+    GiveScore,
     ReportStep,
     SendWebhook,
     SkipStep,
@@ -33,11 +37,13 @@ from perdure.core.push.command import (
     StepCommand,
     StepError,
 )
+from perdure.core.push.score import DataType, Source, judgement_of
 from perdure.core.push.usage import Usage, billionths
 from perdure.core.run.push import StepRetry
 
 MILLISECOND = SECOND // 1000
 BACKOFFS = frozenset({"fixed", "linear", "exponential"})
+RISKS = frozenset({"low", "medium", "high"})
 
 
 class OpcodeError(Exception):
@@ -79,10 +85,28 @@ class Opcode(Struct, rename="camel"):
     target_app: str | None = None
     dedupe_id: str | None = None
     webhook_url: str | None = None
+    tool: str | None = None
+    risk: str | None = None
+    summary: str | None = None
+    policy: str | None = None
+    context: str | None = None
+    escalates_to: str | None = None
 
 
 class _Error(Struct):
     message: str
+
+
+class ScoreTold(Struct, rename="camel"):
+    """A judgement, as runners and people send it."""
+
+    name: str
+    value: float | bool | None = None
+    string_value: str | None = None
+    data_type: DataType | None = None
+    source: Source | None = None
+    comment: str | None = None
+    run_id: str | None = None
 
 
 Tokens = Annotated[float, Meta(ge=0, le=AI_TOKENS_PER_CALL_MAX)]
@@ -111,6 +135,7 @@ class _Journal(Struct, rename="camel"):
 
 
 _error_decoder = msgspec.json.Decoder(_Error)
+_score_decoder = msgspec.json.Decoder(ScoreTold)
 _usage_decoder = msgspec.json.Decoder(UsageTold)
 _request_decoder = msgspec.json.Decoder(ModelRequest)
 _journal_decoder = msgspec.json.Decoder(_Journal)
@@ -279,6 +304,51 @@ def _infer(opcode: Opcode) -> StepCommand:
     )
 
 
+def _approval(opcode: Opcode) -> StepCommand:
+    args = _bytes(opcode.data)
+    if args is not None and len(args) > APPROVAL_ARGUMENT_BYTES_MAX:
+        raise OpcodeError(f"an approval has more than {APPROVAL_ARGUMENT_BYTES_MAX} bytes")
+    if opcode.risk is not None and opcode.risk not in RISKS:
+        raise OpcodeError("the risk of an approval is low, medium or high")
+    texts = (opcode.summary, opcode.policy, opcode.context, opcode.escalates_to)
+    if any(text is not None and len(text) > APPROVAL_TEXT_LENGTH_MAX for text in texts):
+        raise OpcodeError(f"an approval has texts of {APPROVAL_TEXT_LENGTH_MAX} characters at most")
+    return AskApproval(
+        step_id=opcode.id,
+        name=opcode.name,
+        tool=_name(opcode.tool, "Approval needs a tool"),
+        args=args,
+        risk=opcode.risk or "medium",
+        summary=opcode.summary,
+        policy=opcode.policy,
+        context=opcode.context,
+        escalates_to=opcode.escalates_to or None,
+        timeout=None if opcode.timeout_ms is None else _delay(opcode.timeout_ms),
+    )
+
+
+def _score(opcode: Opcode) -> StepCommand:
+    if opcode.data is UNSET:
+        raise OpcodeError("Score needs data")
+    try:
+        told = _score_decoder.decode(opcode.data)
+        if told.source == "human":
+            raise ValueError("the code of a workflow is not human")
+        judgement = judgement_of(
+            name=told.name,
+            value=told.value,
+            text=told.string_value,
+            data_type=told.data_type,
+            source=told.source or "code",
+            comment=told.comment,
+        )
+    except (msgspec.DecodeError, ValueError) as error:
+        raise OpcodeError(f"a score makes no sense: {error}") from None
+    return GiveScore(
+        step_id=opcode.id, name=opcode.name, judgement=judgement, run_id=told.run_id or None
+    )
+
+
 _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "StepRun": _step_run,
     "Skip": _skip,
@@ -289,6 +359,8 @@ _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "Emit": _emit,
     "Webhook": _webhook,
     "Infer": _infer,
+    "Approval": _approval,
+    "Score": _score,
 }
 
 

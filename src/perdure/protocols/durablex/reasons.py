@@ -8,6 +8,8 @@ PUSH_REASONS: dict[str, int] = {
     "run_not_found": 404,
     "workflow_not_found": 404,
     "run_not_finished": 409,
+    "approval_not_found": 404,
+    "ai_provider_missing": 501,
     "webhook_not_found": 404,
     "webhook_keys_missing": 403,
     "webhook_unauthorized": 401,

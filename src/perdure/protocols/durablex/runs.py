@@ -9,7 +9,7 @@ from perdure.protocols.durablex.listing import find_runs, read_question
 from perdure.protocols.durablex.requests import integer
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_of
-from perdure.protocols.durablex.views import input_of, result_of, run_view
+from perdure.protocols.durablex.views import input_of, result_of, run_view, waiting_view
 from perdure.web.message import HttpError, Request, Response
 
 _WHOLE = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
@@ -55,6 +55,7 @@ class Runs:
         view = run_view(run)
         first = await self._store.read_history(run.run_id, 0, 1)
         view["input"] = input_of(first[0])
+        view |= waiting_view(run)
         if run.is_closed:
             result = result_of(await self._store.read_last_events(run.run_id))
             if result is not None:

@@ -35,6 +35,11 @@ class StepFact(Struct):
     will_retry: bool = False
     next_attempt_at: str | None = None
     event_name: str | None = None
+    approval_id: str | None = None
+
+
+class ParkedFact(Struct):
+    status: str = "waiting"
 
 
 class LogFact(Struct):
@@ -48,8 +53,10 @@ class LogFact(Struct):
 _fact_decoder = msgspec.json.Decoder(Fact)
 _step_decoder = msgspec.json.Decoder(StepFact)
 _log_decoder = msgspec.json.Decoder(LogFact)
+_parked_decoder = msgspec.json.Decoder(ParkedFact)
 
-_STEP_EVENTS = frozenset({"StepOpened", "StepCompleted", "StepFailed", "StepCancelled"})
+_WAITING_EVENTS = frozenset({"StepOpened", "ApprovalEscalated"})
+_STEP_EVENTS = _WAITING_EVENTS | {"StepCompleted", "StepFailed", "StepCancelled"}
 
 
 def facts_of(events: Iterable[bytes]) -> list[Fact]:
@@ -75,6 +82,8 @@ def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
             row["error"] = told.error
         if told.event_name is not None:
             row["eventName"] = told.event_name
+        if told.approval_id is not None:
+            row["approvalId"] = told.approval_id
     return [row for _, row in sorted(rows.items())]
 
 
@@ -103,7 +112,7 @@ def carried_before(facts: Iterable[Fact], name: str) -> list[tuple[str, str, str
 def step_status(event_type: str, told: StepFact) -> str:
     """What a step is after an event."""
     match event_type:
-        case "StepOpened":
+        case "StepOpened" | "ApprovalEscalated":
             return "waiting"
         case "StepCancelled":
             return "cancelled"
@@ -122,7 +131,7 @@ def _tell_times(row: dict[str, Any], fact: Fact, told: StepFact) -> None:
     if told.will_retry:
         row["willRetry"] = True
         row["nextAttemptAt"] = told.next_attempt_at
-    elif fact.event_type == "StepOpened":
+    elif fact.event_type in _WAITING_EVENTS:
         if told.fire_at is not None:
             row["runAfter"] = told.fire_at
     else:
@@ -160,11 +169,11 @@ CLOSED = {
 }
 _STATUSES = {
     "WorkflowStarted": "queued",
-    "RunParked": "waiting",
     "RunPaused": "paused",
     "RunResumed": "queued",
     **CLOSED,
 }
+_AT_REST = ("queued", "waiting", "needs_attention")
 _AT_WORK = frozenset({"StepOpened", "StepCompleted", "StepFailed", "PassFailed", "LogRecorded"})
 
 
@@ -179,7 +188,9 @@ class Frames:
         """The frames of a fact. That somebody works on a run is told by what comes of it."""
         frames = []
         status = _STATUSES.get(fact.event_type)
-        if fact.event_type in _AT_WORK and self._status in ("queued", "waiting"):
+        if fact.event_type == "RunParked":
+            status = _parked_decoder.decode(fact.payload).status
+        if fact.event_type in _AT_WORK and self._status in _AT_REST:
             status = "running"
         if status is not None and status != self._status:
             self._status = status

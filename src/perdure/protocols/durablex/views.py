@@ -9,6 +9,7 @@ from msgspec import Raw, Struct
 from perdure.core import instant
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import amount
+from perdure.core.run.cause import next_cause
 from perdure.core.run.push import Spent
 from perdure.core.run.state import Run, TaskState
 from perdure.core.run.status import RunStatus
@@ -33,7 +34,7 @@ def status_of(run: Run) -> str:
         return "paused"
     task = run.task
     if task is None:
-        return "waiting"
+        return "needs_attention" if run.status is RunStatus.NEEDS_ATTENTION else "waiting"
     if run.status is RunStatus.PENDING and task.state is not TaskState.LEASED:
         return "queued"
     return "running"
@@ -66,6 +67,8 @@ def run_view(run: Run) -> dict[str, Any]:
         "rootSpanId": push.span_id,
         "tags": push.tags or None,
         **spent_view(push.spent),
+        "fork": None if push.fork is None else Raw(push.fork),
+        "scoreCount": sum(one.count for one in push.judged.values()) or None,
     }
     if run.closed_at is not None:
         view["endedAt"] = instant.text(run.closed_at)
@@ -90,6 +93,22 @@ def spent_view(spent: Spent | None) -> dict[str, Any]:
         return {}
     cost = None if spent.cost is None else amount(spent.cost)
     return {"aiTokens": spent.tokens, "aiCost": cost}
+
+
+def waiting_view(run: Run) -> dict[str, Any]:
+    """What an open run waits for, in words and as a member; nothing for a closed one."""
+    cause = next_cause(run)
+    if cause is None:
+        return {}
+    member = {_camel(name): value for name, value in msgspec.to_builtins(cause).items()}
+    if cause.until is not None:
+        member["until"] = instant.text(cause.until)
+    return {"waitReason": cause.text, "nextCause": member}
+
+
+def _camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 class _Event(Struct):

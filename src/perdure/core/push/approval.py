@@ -1,0 +1,62 @@
+"""An approval: a question to people. It is kept apart from its run, which it outlives in lists."""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from perdure.core.rejection import ApprovalNotPending
+
+TIMEOUT = "system:timeout"
+"""Who decides when nobody does."""
+
+Verdict: TypeAlias = Literal["approved", "denied"]
+ApprovalStatus: TypeAlias = Literal["pending", "escalated", "approved", "denied", "cancelled"]
+OPEN = ("pending", "escalated")
+
+
+class Approval(Struct, frozen=True, kw_only=True):
+    """A question to people, and what became of it."""
+
+    run_id: str
+    sequence: int
+    app: str
+    workflow: str
+    step: str
+    tool: str
+    risk: str
+    requested_at: int
+    status: ApprovalStatus = "pending"
+    args: bytes | None = None
+    policy: str | None = None
+    summary: str | None = None
+    context: str | None = None
+    escalates_to: str | None = None
+    expires_at: int | None = None
+    decided_at: int | None = None
+    decided_by: str | None = None
+    edited_args: bytes | None = None
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What somebody says. `args` replaces what was asked for."""
+
+    status: Verdict
+    decided_by: str
+    args: bytes | None = None
+
+
+def decided(approval: Approval, decision: Decision, now: int) -> Approval:
+    """The approval after a decision; the same if this very one was made before."""
+    if approval.status in OPEN:
+        return structs.replace(
+            approval,
+            status=decision.status,
+            decided_at=now,
+            decided_by=decision.decided_by,
+            edited_args=decision.args,
+        )
+    made = (approval.status, approval.decided_by, approval.edited_args)
+    if made == (decision.status, decision.decided_by, decision.args):
+        return approval
+    who = f" by {approval.decided_by}" if approval.decided_by else ""
+    raise ApprovalNotPending(f"it is {approval.status}{who}", status=approval.status)

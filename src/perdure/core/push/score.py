@@ -1,0 +1,120 @@
+"""Scores: what people, code and models say about how good a run was."""
+
+import math
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from perdure.core.limits import NAME_LENGTH_MAX, SCORE_TEXT_LENGTH_MAX, SCORES_PER_RUN_MAX
+from perdure.core.rejection import TooManyScores
+from perdure.core.run.push import Judged
+from perdure.core.run.state import Run
+
+DataType: TypeAlias = Literal["numeric", "boolean", "categorical"]
+Source: TypeAlias = Literal["human", "code", "llm-judge"]
+
+
+class Judgement(Struct, frozen=True, kw_only=True):
+    """What somebody says: a number, yes or no as 1 or 0, or a word."""
+
+    name: str
+    data_type: DataType
+    source: Source
+    value: float | None = None
+    text: str | None = None
+    comment: str | None = None
+    step: str | None = None
+
+
+class Score(Struct, frozen=True, kw_only=True):
+    """A judgement of a run, as it is kept."""
+
+    run_id: str
+    judgement: Judgement
+    created_at: int
+    scorer: str | None = None
+
+
+def judgement_of(
+    *,
+    name: str,
+    value: float | bool | None,
+    text: str | None,
+    data_type: DataType | None,
+    source: Source,
+    comment: str | None = None,
+    step: str | None = None,
+) -> Judgement:
+    """What was told, made whole. Raises `ValueError` for what makes no sense."""
+    _require_fitting(name, text, comment, step)
+    kind = data_type or _kind_of(value, text)
+    number = None if value is None else float(value)
+    if number is not None and not math.isfinite(number):
+        raise ValueError("the value of a score is a finite number")
+    if kind == "categorical":
+        if text is None or number is not None:
+            raise ValueError("a categorical score has a stringValue and no value")
+    elif number is None or text is not None:
+        raise ValueError(f"a {kind} score has a value and no stringValue")
+    elif kind == "boolean" and number not in (0, 1):
+        raise ValueError("the value of a boolean score is 0 or 1")
+    return Judgement(
+        name=name,
+        data_type=kind,
+        source=source,
+        value=number,
+        text=text,
+        comment=comment,
+        step=step,
+    )
+
+
+def _require_fitting(name: str, text: str | None, comment: str | None, step: str | None) -> None:
+    if not name.strip():
+        raise ValueError("a score needs a name")
+    for what, told, most in (
+        ("name", name, NAME_LENGTH_MAX),
+        ("stringValue", text, NAME_LENGTH_MAX),
+        ("comment", comment, SCORE_TEXT_LENGTH_MAX),
+        ("step", step, SCORE_TEXT_LENGTH_MAX),
+    ):
+        if told is not None and len(told) > most:
+            raise ValueError(f"the {what} of a score has more than {most} characters")
+
+
+def _kind_of(value: float | bool | None, text: str | None) -> DataType:
+    if isinstance(value, bool):
+        return "boolean"
+    if value is None and text is None:
+        raise ValueError("a score needs a value or a stringValue")
+    return "categorical" if value is None else "numeric"
+
+
+def judge(run: Run, judgement: Judgement) -> None:
+    """Let a run, open or closed, know that it was judged, for lists of runs."""
+    assert run.push is not None
+    judged = run.push.judged
+    if sum(one.count for one in judged.values()) >= SCORES_PER_RUN_MAX:
+        raise TooManyScores(
+            f"run {run.run_id} has {SCORES_PER_RUN_MAX} scores", limit=SCORES_PER_RUN_MAX
+        )
+    one = judged.setdefault(judgement.name, Judged())
+    one.count += 1
+    if judgement.value is not None:
+        one.numbers += 1
+        one.total += judgement.value
+        if judgement.value not in one.values:
+            one.values.append(judgement.value)
+
+
+def was_judged(
+    run: Run, *, name: str | None, least: float | None = None, most: float | None = None
+) -> bool:
+    """Whether a run has a score of a name, or of any, that lies within bounds, if there are any."""
+    assert run.push is not None
+    judged = run.push.judged
+    found = judged.values() if name is None else [judged[name]] if name in judged else []
+    if least is None and most is None:
+        return bool(found)
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    return any(low <= value <= high for one in found for value in one.values)

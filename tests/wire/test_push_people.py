@@ -1,0 +1,503 @@
+"""What people do for runs and say about them: approvals, scores, forks."""
+
+from typing import Any
+
+import pytest
+
+from perdure.core import limits
+from tests.support.http import Answer, Json, Wire
+from tests.support.runner import (
+    HandRunner,
+    a_runner,
+    broke,
+    op,
+    ran,
+    rows,
+    settled,
+    show,
+    start,
+    steps,
+    workflow,
+)
+
+ASKED = {"tool": "refund", "data": {"amount": 5}, "risk": "high", "summary": "a refund"}
+
+
+def asks(runner: HandRunner, wire: Wire, name: str = "ok", **members: Any) -> Json:
+    """A run stands at an approval, which is returned."""
+    run_id = start(wire, "order")
+    runner.next().found(op("Approval", name, **{**ASKED, **members}))
+    settled(wire, run_id, "needs_attention")
+    (approval,) = rows(wire, f"/approvals?runId={run_id}")
+    return approval
+
+
+def decide(wire: Wire, approval_id: str, status: str = "approved", **members: Any) -> Answer:
+    path = f"/approvals/{approval_id}/decision"
+    return wire.call("POST", path, {"status": status, **members})
+
+
+# Approvals ----------------------------------------------------------------------------------------
+
+
+def test_a_run_waits_for_somebody_and_goes_on_with_what_was_decided(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    approval = asks(runner, wire, policy="p1", context="c", escalatesTo="boss")
+    run_id = approval["runId"]
+
+    assert approval | {"id": "", "requestedAt": ""} == {
+        "id": "",
+        "runId": run_id,
+        "risk": "high",
+        "status": "pending",
+        "requestedAt": "",
+        "workflow": "order",
+        "app": "shop",
+        "step": "ok",
+        "tool": "refund",
+        "args": {"amount": 5},
+        "policy": "p1",
+        "summary": "a refund",
+        "context": "c",
+        "escalatesTo": "boss",
+    }
+    run = show(wire, run_id)
+    assert run["nextCause"]["kind"] == "approval"
+    assert run["nextCause"]["approvalId"] == approval["id"]
+    assert "refund" in run["waitReason"]
+    (step,) = steps(wire, run_id)
+    assert (step["status"], step["approvalId"]) == ("waiting", approval["id"])
+    assert step["input"] == {"amount": 5}
+
+    told = decide(wire, approval["id"], decidedBy="ann").ok()
+
+    assert (told["status"], told["decidedBy"]) == ("approved", "ann")
+    invoke = runner.next()
+    assert invoke.memo("ok") == {
+        "data": {"status": "approved", "args": {"amount": 5}, "decidedBy": "ann"}
+    }
+    invoke.returned()
+    settled(wire, run_id, "succeeded")
+    assert wire.call("GET", f"/approvals/{approval['id']}").ok() == told
+    (done,) = rows(wire, "/control-actions?action=approve")
+    assert (done["actor"], done["runId"], done["detail"]) == ("ann", run_id, "ok")
+
+
+def test_a_decision_may_change_what_was_asked_for(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    first, second = asks(runner, wire), asks(runner, wire)
+
+    told = decide(wire, first["id"], args={"amount": 3}).ok()
+
+    assert (told["args"], told["editedArgs"]) == ({"amount": 5}, {"amount": 3})
+    invoke = runner.next()
+    assert invoke.memo("ok") == {
+        "data": {"status": "approved", "args": {"amount": 3}, "decidedBy": "anonymous"}
+    }
+    invoke.returned()
+    decide(wire, second["id"], "denied", args=None).ok()
+    assert runner.next().memo("ok") == {
+        "data": {"status": "denied", "args": None, "decidedBy": "anonymous"}
+    }
+
+
+def test_the_first_decision_stands_and_said_again_changes_nothing(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    approval = asks(runner, wire)
+    told = decide(wire, approval["id"], decidedBy="ann").ok()
+    invoke = runner.next()
+
+    with wire.nothing_changes():
+        assert decide(wire, approval["id"], decidedBy="ann").ok() == told
+        for other in ({"decidedBy": "bob"}, {"decidedBy": "ann", "args": 1}):
+            refusal = decide(wire, approval["id"], **other)
+            assert refusal.refused(409, "approval_not_pending")["status"] == "approved"
+        decide(wire, approval["id"], "denied", decidedBy="ann").refused(409, "approval_not_pending")
+
+    invoke.returned()
+    settled(wire, approval["runId"], "succeeded")
+    assert runner.has_nothing()
+    assert len(rows(wire, "/control-actions")) == 1
+
+
+def test_nobody_decides_in_time_and_the_answer_is_no(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    approval = asks(runner, wire, timeoutMs=60_000)
+    assert approval["expiresAt"]
+
+    wire.advance(seconds=59)
+    assert runner.has_nothing()
+    wire.advance(seconds=2)
+
+    assert runner.next().memo("ok") == {
+        "data": {"status": "denied", "args": {"amount": 5}, "decidedBy": "system:timeout"}
+    }
+    (row,) = rows(wire, "/approvals?status=denied")
+    assert (row["id"], row["decidedBy"]) == (approval["id"], "system:timeout")
+    decide(wire, approval["id"]).refused(409, "approval_not_pending")
+
+
+def test_somebody_else_is_asked_once_before_the_answer_is_no(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    lost = asks(runner, wire, timeoutMs=60_000, escalatesTo="boss")
+    saved = asks(runner, wire, timeoutMs=60_000, escalatesTo="boss")
+
+    wire.advance(seconds=61)
+
+    escalated = rows(wire, "/approvals?status=escalated")
+    assert {row["id"] for row in escalated} == {lost["id"], saved["id"]}
+    assert all(row["expiresAt"] > lost["expiresAt"] for row in escalated)
+    assert rows(wire, "/approvals?status=pending") == []
+    assert "boss was asked" in show(wire, lost["runId"])["waitReason"]
+    assert show(wire, lost["runId"])["status"] == "needs_attention"
+    decide(wire, saved["id"]).ok()
+    invoke = runner.next()
+    assert invoke.run_id == saved["runId"]
+    invoke.returned()
+    wire.advance(seconds=61)
+    assert runner.next().run_id == lost["runId"]
+    assert wire.call("GET", f"/approvals/{lost['id']}").ok()["status"] == "denied"
+
+
+@pytest.mark.parametrize("end", ["cancel", "fail", "return"])
+def test_what_a_run_asked_for_is_cancelled_with_it(wire: Wire, end: str) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    if end == "fail":
+        invoke.found(op("Approval", "ok", **ASKED), broke("charge", retriable=False))
+        settled(wire, run_id, "failed")
+    else:
+        invoke.found(op("Approval", "ok", **ASKED), ran("charge", 1))
+        again = runner.next()
+        if end == "return":
+            again.returned()
+            settled(wire, run_id, "succeeded")
+        else:
+            again.found()
+            settled(wire, run_id, "needs_attention")
+            wire.call("POST", f"/runs/{run_id}/cancel").ok()
+
+    (approval,) = rows(wire, "/approvals?status=cancelled")
+    assert approval["runId"] == run_id
+    assert "decidedBy" not in approval
+    with wire.nothing_changes():
+        refusal = decide(wire, approval["id"]).refused(409, "approval_not_pending")
+    assert refusal["status"] == "cancelled"
+
+
+def test_a_run_needs_attention_only_while_nothing_else_moves_it(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(op("Approval", "ok", **ASKED), op("Sleep", "nap", sleepMs=10_000))
+    settled(wire, run_id, "waiting")
+
+    wire.advance(seconds=11)
+    runner.next().found()
+
+    settled(wire, run_id, "needs_attention")
+    assert [row["id"] for row in rows(wire, "/runs?status=needs_attention")] == [run_id]
+    assert rows(wire, "/runs?status=waiting") == []
+    assert wire.call("GET", "/runs/stats").ok()["running"] == 1
+    wire.call("POST", f"/runs/{run_id}/pause").ok()
+    (approval,) = rows(wire, "/approvals")
+    decide(wire, approval["id"]).ok()
+    assert runner.has_nothing()
+    wire.call("POST", f"/runs/{run_id}/resume").ok()
+    assert runner.next().memo("ok")["data"]["status"] == "approved"  # type: ignore[index]
+
+
+def test_a_decision_and_its_run_survive_a_restart(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    approval = asks(runner, wire)
+    runner.vanish()
+    told = decide(wire, approval["id"]).ok()
+
+    wire.restart()
+
+    assert wire.call("GET", f"/approvals/{approval['id']}").ok() == told
+    invoke = a_runner(wire, workflow("order")).next()
+    assert invoke.memo("ok")["data"]["status"] == "approved"  # type: ignore[index]
+
+
+def test_approvals_are_listed_newest_first(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    ids = []
+    for _ in range(3):
+        ids.append(asks(runner, wire)["id"])
+        wire.advance(seconds=1)
+
+    assert [row["id"] for row in rows(wire, "/approvals")] == ids[::-1]
+    assert [row["id"] for row in rows(wire, "/approvals?limit=2")] == ids[:0:-1]
+    assert [row["id"] for row in rows(wire, "/approvals?status=pending&limit=1")] == ids[2:]
+    assert rows(wire, "/approvals?runId=nobody") == []
+    wire.call("GET", "/approvals?status=maybe").refused(400, "validation_failed")
+    wire.call("GET", "/approvals?limit=0").refused(400, "validation_failed")
+
+
+def test_a_decision_that_makes_no_sense_changes_nothing(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    approval_id = asks(runner, wire)["id"]
+    path = f"/approvals/{approval_id}/decision"
+
+    with wire.nothing_changes():
+        for body in (
+            {},
+            {"status": "pending"},
+            {"status": 1},
+            {"status": "approved", "decidedBy": " "},
+            {"status": "approved", "decidedBy": "x" * 256},
+            {"status": "approved", "decidedBy": 5},
+            {"status": "approved", "args": "x" * limits.APPROVAL_ARGUMENT_BYTES_MAX},
+        ):
+            wire.call("POST", path, body).refused(400, "validation_failed")
+        wire.call("POST", path).refused(400, "malformed_json")
+        decide(wire, "nobody").refused(404, "approval_not_found")
+        wire.call("GET", "/approvals/nobody").refused(404, "approval_not_found")
+
+
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"tool": " "}, "Approval needs a tool"),
+        ({"tool": None}, "Approval needs a tool"),
+        ({"risk": "deadly"}, "the risk of an approval"),
+        ({"summary": "x" * (limits.APPROVAL_TEXT_LENGTH_MAX + 1)}, "texts of"),
+        ({"data": "x" * limits.APPROVAL_ARGUMENT_BYTES_MAX}, "bytes"),
+    ],
+)
+def test_an_approval_that_makes_no_sense_fails_its_run(wire: Wire, members: Json, why: str) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+
+    runner.next().found(op("Approval", "ok", **{**ASKED, **members}))
+
+    assert why in settled(wire, run_id, "failed")["error"]["message"]
+    assert rows(wire, "/approvals") == []
+
+
+# Scores -------------------------------------------------------------------------------------------
+
+
+def score(wire: Wire, run_id: str, **members: Any) -> Answer:
+    return wire.call("POST", f"/runs/{run_id}/scores", members)
+
+
+def judges(name: str, run_step: str = "", **members: Any) -> Json:
+    return op("Score", run_step or f"score:{name}", data={"name": name, **members})
+
+
+def test_code_judges_its_run_once(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    scores = [
+        judges("quality", value=0.5, comment="so so"),
+        judges("safe", value=1, dataType="boolean", source="llm-judge"),
+        judges("tone", stringValue="kind"),
+    ]
+
+    runner.next().found(*scores)
+    invoke = runner.next()
+    assert invoke.memo("score:quality") == {"data": None}
+    invoke.found(*scores, op("Sleep", "nap", sleepMs=1))
+    settled(wire, run_id, "waiting", scoreCount=3)
+
+    found = rows(wire, f"/runs/{run_id}/scores")
+    assert [row["name"] for row in found] == ["tone", "safe", "quality"]
+    assert found[2] | {"id": "", "createdAt": ""} == {
+        "id": "",
+        "runId": run_id,
+        "name": "quality",
+        "dataType": "numeric",
+        "source": "code",
+        "createdAt": "",
+        "value": 0.5,
+        "comment": "so so",
+        "scorer": "order",
+    }
+    assert (found[1]["dataType"], found[1]["source"]) == ("boolean", "llm-judge")
+    assert (found[0]["dataType"], found[0]["stringValue"]) == ("categorical", "kind")
+
+
+def test_a_run_judges_another_and_learns_when_there_is_none(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"), workflow("judge"))
+    judged = start(wire, "order")
+    runner.next().returned()
+    settled(wire, judged, "succeeded")
+    judge = start(wire, "judge")
+
+    runner.next().found(
+        judges("quality", value=1, runId=judged), judges("lost", value=1, runId="nobody")
+    )
+
+    invoke = runner.next()
+    assert invoke.memo("score:quality") == {"data": None}
+    assert invoke.memo("score:lost") == {"error": {"message": "there is no run nobody"}}
+    (row,) = rows(wire, f"/runs/{judged}/scores")
+    assert (row["scorer"], row["value"]) == ("judge", 1)
+    assert rows(wire, f"/runs/{judge}/scores") == []
+    assert show(wire, judged)["scoreCount"] == 1
+
+
+def test_people_judge_a_run_that_is_over(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(ran("charge", 1))
+    runner.next().returned("done")
+    before = settled(wire, run_id, "succeeded")
+
+    told = score(wire, run_id, name="quality", value=0.25, step="charge", dedupeId="d1").ok()
+
+    assert (told["source"], told["scorer"], told["step"]) == ("human", "anonymous", "charge")
+    with wire.nothing_changes():
+        again = score(wire, run_id, name="quality", value=0.25, step="charge", dedupeId="d1")
+        assert again.ok() == told
+    score(wire, run_id, name="quality", value=0.25, runId=run_id).ok()
+    assert len(rows(wire, f"/runs/{run_id}/scores")) == 2
+    assert show(wire, run_id) == before | {"scoreCount": 2}
+    wire.restart()
+    assert show(wire, run_id)["scoreCount"] == 2
+
+
+def test_runs_are_found_by_their_scores(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    ids = []
+    for value in (0.1, 0.5, 0.9):
+        ids.append(start(wire, "order"))
+        runner.next().found(judges("quality", value=value))
+        runner.next().returned()
+        settled(wire, ids[-1], "succeeded")
+        wire.advance(seconds=1)
+    score(wire, ids[0], name="tone", stringValue="kind").ok()
+
+    def found(query: str) -> list[str]:
+        return [row["id"] for row in rows(wire, f"/runs?{query}")]
+
+    assert found("scoreName=quality") == ids[::-1]
+    assert found("scoreName=tone") == ids[:1]
+    assert found("scoreName=quality&minScore=0.5") == [ids[2], ids[1]]
+    assert found("scoreName=quality&minScore=0.2&maxScore=0.8") == [ids[1]]
+    assert found("maxScore=0.1") == ids[:1]
+    assert found("scoreName=tone&minScore=0") == []
+    assert found("scoreName=nothing") == []
+    wire.call("GET", "/runs?minScore=much").refused(400, "validation_failed")
+
+
+def test_a_score_that_makes_no_sense_changes_nothing(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().returned()
+    settled(wire, run_id, "succeeded")
+    monkeypatch.setattr("perdure.core.push.score.SCORES_PER_RUN_MAX", 0)
+
+    with wire.nothing_changes():
+        for body in (
+            {},
+            {"name": " ", "value": 1},
+            {"name": "x" * 256, "value": 1},
+            {"name": "q"},
+            {"name": "q", "value": "much"},
+            {"name": "q", "value": 1, "stringValue": "a"},
+            {"name": "q", "value": 2, "dataType": "boolean"},
+            {"name": "q", "value": 2, "dataType": "categorical"},
+            {"name": "q", "stringValue": "a", "dataType": "numeric"},
+            {"name": "q", "value": 1, "dataType": "guess"},
+            {"name": "q", "value": 1, "source": "rumour"},
+            {"name": "q", "value": 1, "runId": "another"},
+            {"name": "q", "value": 1, "dedupeId": ""},
+            {"name": "q", "value": 1, "comment": "x" * (limits.SCORE_TEXT_LENGTH_MAX + 1)},
+        ):
+            score(wire, run_id, **body).refused(400, "validation_failed")
+        score(wire, "nobody", name="q", value=1).refused(404, "run_not_found")
+        wire.call("GET", "/runs/nobody/scores").refused(404, "run_not_found")
+        score(wire, run_id, name="q", value=1).refused(409, "too_many_scores")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ({"value": 1}, "name"),
+        ({"name": "q"}, "needs a value"),
+        ({"name": "q", "value": 1, "source": "human"}, "not human"),
+        ({"name": "q", "value": 0.5, "dataType": "boolean"}, "0 or 1"),
+        (5, "makes no sense"),
+    ],
+)
+def test_an_opcode_of_a_score_that_makes_no_sense_fails_its_run(
+    wire: Wire, data: Any, why: str
+) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+
+    runner.next().found(op("Score", "score:q", data=data))
+
+    assert why in settled(wire, run_id, "failed")["error"]["message"]
+    assert rows(wire, f"/runs/{run_id}/scores") == []
+
+
+# Forks --------------------------------------------------------------------------------------------
+
+
+def test_a_fork_begins_at_a_step_and_tells_the_code_what_to_try(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order", {"n": 1}, session="s1", tags={"a": "b"})
+    runner.next().found(ran("one", 1))
+    runner.next().found(ran("two", 2))
+    runner.next().returned("done")
+    settled(wire, run_id, "succeeded")
+    body = {"step": "two", "model": "m", "prompt": "p", "params": {"t": 0.5}}
+
+    forked = wire.call("POST", f"/runs/{run_id}/fork", {**body, "dedupeId": "d"}).ok()
+
+    assert (forked["fork"], forked["replayOf"], forked["session"]) == (body, run_id, "s1")
+    invoke = runner.next()
+    assert invoke.context["fork"] == body
+    assert invoke.body["event"]["data"] == {"n": 1}
+    assert invoke.memo("one") == {"data": 1}
+    assert invoke.memo("two") is None
+    again = wire.call("POST", f"/runs/{run_id}/fork", {**body, "dedupeId": "d"}).ok()
+    assert again["id"] == forked["id"]
+    invoke.returned()
+    settled(wire, forked["id"], "succeeded")
+    # What follows on a fork tries the same; what begins anew does not.
+    assert "fork" not in wire.call("POST", f"/runs/{forked['id']}/replay").ok()
+    (done,) = rows(wire, "/control-actions?action=fork")
+    assert (done["runId"], done["newRunId"], done["detail"]) == (run_id, forked["id"], "two")
+
+
+def test_a_fork_that_makes_no_sense_starts_nothing(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    path = f"/runs/{run_id}/fork"
+
+    wire.call("POST", path, {"step": "one"}).refused(409, "run_not_finished")
+    invoke.found(ran("one", 1))
+    runner.next().returned()
+    settled(wire, run_id, "succeeded")
+
+    with wire.nothing_changes():
+        for body in (
+            {},
+            {"step": "never"},
+            {"step": 1},
+            {"step": "one", "params": []},
+            {"step": "one", "model": 5},
+            {"step": "one", "prompt": "x" * limits.FORK_BYTES_MAX},
+            {"step": "one", "dedupeId": "x" * 256},
+        ):
+            wire.call("POST", path, body).refused(400, "validation_failed")
+        wire.call("POST", "/runs/nobody/fork", {"step": "one"}).refused(404, "run_not_found")
+
+
+def test_nobody_explains_a_run_without_a_model(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().returned()
+    settled(wire, run_id, "succeeded")
+
+    with wire.nothing_changes():
+        wire.call("POST", f"/runs/{run_id}/explain").refused(501, "ai_provider_missing")
+        wire.call("POST", "/runs/nobody/explain").refused(404, "run_not_found")
