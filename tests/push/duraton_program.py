@@ -12,8 +12,18 @@ from typing import Any
 import httpx
 from duraton import NonRetriableError, RetryConfig, define_workflow  # type: ignore[import-not-found]
 from duraton.client.client import AsyncDuratonClient  # type: ignore[import-not-found]
-from duraton.client.options import WaitRunOptions  # type: ignore[import-not-found]
+from duraton.client.errors import DuratonAPIError  # type: ignore[import-not-found]
+from duraton.client.options import (  # type: ignore[import-not-found]
+    ApprovalDecisionInput,
+    ForkInput,
+    ListApprovalsOptions,
+    ListControlActionsOptions,
+    ListRunsOptions,
+    ScoreRequest,
+    WaitRunOptions,
+)
 from duraton.connect import Runner  # type: ignore[import-not-found]
+from duraton.context import ApprovalRequest, ScoreInput  # type: ignore[import-not-found]
 from duraton.errors import RetryAfterError  # type: ignore[import-not-found]
 
 PATIENCE_SECONDS = 40.0
@@ -121,6 +131,28 @@ async def skips(ctx: Any) -> Any:
     return "done"
 
 
+async def gated(ctx: Any) -> Any:
+    one, two = await asyncio.gather(
+        ctx.step.approval(
+            "one", ApprovalRequest(tool="pay", args={"n": 5}, risk="high", summary="s")
+        ),
+        ctx.step.approval("two", ApprovalRequest(tool="mail", timeout="1h", escalates_to="boss")),
+    )
+    late = await ctx.step.approval("late", ApprovalRequest(tool="wait", args=1, timeout=50))
+    return [[each.status, each.args, each.decided_by] for each in (one, two, late)]
+
+
+async def judged(ctx: Any) -> Any:
+    await ctx.step.run("work", lambda: 1)
+    await ctx.score(ScoreInput(name="quality", value=0.5, comment="so so"))
+    await ctx.score(ScoreInput(name="tone", string_value="kind", source="llm-judge"))
+    other = ctx.event.data and ctx.event.data.get("other")
+    if other:
+        await ctx.score(ScoreInput(name="deferred", value=1, data_type="boolean", run_id=other))
+    used = await ctx.asserts.used_step("work")
+    return [used, await ctx.step.run("last", lambda: "done")]
+
+
 SOON = RetryConfig(max_attempts=3, backoff="fixed", initial_delay_ms=20)
 WORKFLOWS = [
     define_workflow("greet", greet),
@@ -134,6 +166,8 @@ WORKFLOWS = [
     define_workflow("many", many),
     define_workflow("boom", boom),
     define_workflow("skips", skips),
+    define_workflow("gated", gated),
+    define_workflow("judged", judged),
 ]
 
 
@@ -217,6 +251,85 @@ async def case_skipping(driver: Driver) -> None:
     run_id = await driver.start("skips")
     await driver.ends(run_id)
     assert [step.status for step in await driver.client.runs.steps(run_id)] == ["skipped"]
+
+
+async def case_approvals(driver: Driver) -> None:
+    approvals = driver.client.approvals
+    run_id = await driver.start("gated")
+    await driver.client.runs.wait(run_id, _until("needs_attention"))
+    asked = {one.step: one for one in await approvals.list(ListApprovalsOptions(run_id=run_id))}
+    one, two = asked["one"], asked["two"]
+    assert (one.tool, one.args, one.risk, one.summary) == ("pay", {"n": 5}, "high", "s"), one
+    assert two.escalates_to == "boss", two
+    assert two.expires_at, two
+    pending = await approvals.list(ListApprovalsOptions(status="pending"))
+    assert {each.id for each in pending} == {one.id, two.id}, pending
+    yes = ApprovalDecisionInput(status="approved", decided_by="ann", args={"n": 3})
+    told = await approvals.decide(one.id, yes)
+    assert (told.status, told.edited_args) == ("approved", {"n": 3}), told
+    assert await approvals.decide(one.id, yes) == told
+    assert await approvals.get(one.id) == told
+    no = ApprovalDecisionInput(status="denied", decided_by="bob")
+    await _refused(409, approvals.decide(one.id, no))
+    await _refused(404, approvals.get("nobody"))
+    await approvals.decide(two.id, no)
+    run = await driver.ends(run_id)
+    assert run.result == [
+        ["approved", {"n": 3}, "ann"],
+        ["denied", None, "bob"],
+        ["denied", 1, "system:timeout"],
+    ], run
+    actions = await driver.client.runs.control_actions(ListControlActionsOptions(run_id=run_id))
+    assert [each.action for each in actions] == ["deny", "deny", "approve"], actions
+
+
+async def case_scores(driver: Driver) -> None:
+    runs = driver.client.runs
+    run_id = await driver.start("judged")
+    assert (await driver.ends(run_id)).result == [True, "done"]
+    judge = await driver.ends(await driver.start("judged", {"other": run_id}))
+    human = await runs.score(run_id, ScoreRequest(name="liked", value=0.25, step="work"))
+    assert (human.source, human.data_type, human.step) == ("human", "numeric", "work"), human
+    found = {one.name: one for one in await runs.scores(run_id)}
+    assert set(found) == {"quality", "tone", "used:work", "deferred", "liked"}, found
+    assert (found["tone"].string_value, found["tone"].source) == ("kind", "llm-judge")
+    assert (found["deferred"].value, found["deferred"].scorer) == (1, "judged")
+    assert found["liked"] == human
+    assert (await runs.get(run_id)).score_count == 5
+    liked = await runs.list(ListRunsOptions(score_name="liked", min_score=0.2, max_score=0.3))
+    assert [run.id for run in liked.runs] == [run_id], liked
+    quality = await runs.list(ListRunsOptions(score_name="quality", min_score=0.5))
+    assert {run.id for run in quality.runs} == {run_id, judge.id}, quality
+    await _refused(400, runs.score(run_id, ScoreRequest(name=" ", value=1)))
+    await _refused(404, runs.scores("nobody"))
+
+
+async def case_forks(driver: Driver) -> None:
+    runs = driver.client.runs
+    run_id = await driver.start("judged")
+    await driver.ends(run_id)
+    spec = ForkInput(step="last", model="m", prompt="p", params={"t": 0.5})
+    forked = await driver.ends((await runs.fork(run_id, spec)).id)
+    assert forked.replay_of == run_id, forked
+    assert (forked.fork.step, forked.fork.model, forked.fork.prompt) == ("last", "m", "p"), forked
+    assert forked.fork.params == {"t": 0.5}, forked
+    assert forked.result == [True, "done"], forked
+    assert await runs.scores(forked.id) == []
+    await _refused(400, runs.fork(run_id, ForkInput(step="never")))
+
+    async def explained() -> list[str]:
+        return [text async for text in runs.explain(run_id)]
+
+    await _refused(501, explained())
+
+
+async def _refused(status: int, asked: Awaitable[Any]) -> None:
+    told: Any = None
+    try:
+        told = await asked
+    except DuratonAPIError as error:
+        told = error
+    assert getattr(told, "status", None) == status, told
 
 
 async def case_control(driver: Driver) -> None:

@@ -125,6 +125,49 @@ def test_requests_are_spelled_as_the_contract_spells_them() -> None:
     run(story)
 
 
+def test_people_decide_judge_and_fork_through_the_client() -> None:
+    async def story() -> None:
+        approval = {"id": "a/1", "runId": "01", "status": "pending", "step": "ok"}
+        score = {"id": "s", "runId": "01", "name": "n"}
+        async with (
+            scripted(
+                answer(200, []),
+                answer(200, [approval]),
+                answer(200, approval | {"status": "approved", "decidedBy": "ann"}),
+                answer(200, score),
+                answer(200, [score]),
+                answer(200, {"id": "02", "status": "queued", "fork": {"step": "s", "model": "m"}}),
+            ) as script,
+            Client(engine_url=script.url) as client,
+        ):
+            asked = await client.until_asked("01", "ok")
+            told = await client.decide(asked.id, approve=True, by="ann", args=None)
+            await client.score("01", "n", True, comment="c", dedupe_id="d")
+            [row] = await client.scores("01")
+            forked = await client.fork("01", "s", model="m", params={"t": 1})
+
+            assert (asked.is_open, told.is_open, told.decided_by) == (True, False, "ann")
+            assert row.name == "n"
+            assert forked.fork is not None
+            assert forked.fork.model == "m"
+            assert script.asked == [
+                "GET /approvals?runId=01",
+                "GET /approvals?runId=01",
+                "POST /approvals/a%2F1/decision",
+                "POST /runs/01/scores",
+                "GET /runs/01/scores",
+                "POST /runs/01/fork",
+            ]
+            yes_or_no = {"value": 1, "dataType": "boolean"}
+            assert script.bodies == [
+                {"status": "approved", "decidedBy": "ann", "args": None},
+                {"name": "n", **yes_or_no, "comment": "c", "dedupeId": "d"},
+                {"step": "s", "model": "m", "params": {"t": 1}},
+            ]
+
+    run(story)
+
+
 def test_refusals_are_errors_with_their_status_and_word() -> None:
     async def story() -> None:
         async with (

@@ -200,6 +200,85 @@ def test_approvals_are_decided_or_run_out() -> None:
     run(story)
 
 
+def test_somebody_else_is_asked_before_an_approval_runs_out() -> None:
+    app = App("shop")
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> object:
+        asked = await ctx.step.approval("ok", "refund", 5, escalates_to="boss", timeout="1h")
+        return [asked.status, asked.args, asked.decided_by]
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app)
+        late, saved = await rehearsal.start("w"), await rehearsal.start("w")
+        await rehearsal.advance("1h")
+        assert late.steps["ok"].is_escalated
+        await rehearsal.decide(saved, "ok", approve=True, by="boss")
+        await rehearsal.advance("1h")
+        assert saved.output() == ["approved", 5, "boss"]
+        assert late.output() == ["denied", 5, "system:timeout"]
+
+    run(story)
+
+
+def test_a_fork_tries_something_else_from_a_step_on() -> None:
+    app = App("shop")
+    bodies: list[str] = []
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> object:
+        def first() -> int:
+            bodies.append("first")
+            return 1
+
+        model = ctx.fork.model if ctx.fork else "usual"
+        one = await ctx.step.run("first", first)
+        return [one, await ctx.step.run("ask", lambda: model)]
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app)
+        played = await rehearsal.start("w")
+        forked = await rehearsal.fork(played, "ask", model="other")
+        assert played.output() == [1, "usual"]
+        assert forked.output() == [1, "other"]
+        assert bodies == ["first"]
+
+    run(story)
+
+
+def test_checks_are_scores_and_the_code_goes_on() -> None:
+    app = App("shop")
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> object:
+        await ctx.step.run("a", int)
+        await ctx.step.run("b", int)
+        return [
+            await ctx.asserts.used_step("a"),
+            await ctx.asserts.used_step("c"),
+            await ctx.asserts.sequence(["a", "b"]),
+            await ctx.asserts.sequence(["b", "a"], name="backwards", comment="no"),
+            await ctx.asserts.equals({"a": 1, "b": [True]}, {"b": [True], "a": 1}),
+            await ctx.asserts.equals(1, True, name="types"),
+        ]
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app)
+        played = await rehearsal.start("w")
+        assert played.output() == [True, False, True, False, True, False]
+        assert [(told["name"], told["value"]) for told in rehearsal.scores] == [
+            ("used:a", 1),
+            ("used:c", 0),
+            ("sequence", 1),
+            ("backwards", 0),
+            ("match", 1),
+            ("types", 0),
+        ]
+        assert rehearsal.scores[1]["comment"] == "step 'c' did not run"
+
+    run(story)
+
+
 def test_a_poll_asks_until_there_is_an_answer() -> None:
     app = App("shop")
     asked: list[int] = []

@@ -31,11 +31,12 @@ from perdure.sdk.policies import (
     Singleton,
     Throttle,
 )
+from perdure.sdk.rows import ApprovalRow, ScoreRow
 from perdure.sdk.running import run_connected, run_server
 from perdure.sdk.serving import serving
 from perdure.sdk.session import Incompatible
 from perdure.sdk.steps import Approval, Inference
-from perdure.sdk.wire import AppEvent, StepError
+from perdure.sdk.wire import AppEvent, Fork, StepError
 from perdure.sdk.workflows import App, Workflow, workflow
 from perdure.sdk.wsgi import WsgiEndpoint
 
@@ -44,6 +45,7 @@ __all__ = [
     "App",
     "AppEvent",
     "Approval",
+    "ApprovalRow",
     "Batch",
     "Cap",
     "Client",
@@ -54,6 +56,7 @@ __all__ = [
     "Debounce",
     "Endpoint",
     "Event",
+    "Fork",
     "Idempotency",
     "Incompatible",
     "Inference",
@@ -65,6 +68,7 @@ __all__ = [
     "RetryAfterError",
     "Run",
     "RunFailedError",
+    "ScoreRow",
     "Sent",
     "Singleton",
     "StepError",

@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Self, TypeVar
-from urllib.parse import quote
+from typing import Literal, Self, TypeVar
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from perdure.sdk.errors import ApiError, RunFailedError
 from perdure.sdk.http import Answer, HttpClient
+from perdure.sdk.rows import ApprovalRow, ScoreRow
 from perdure.sdk.settings import resolve
-from perdure.sdk.steps import ABSENT
-from perdure.sdk.wire import Json, StepError, encode, encoded
+from perdure.sdk.steps import ABSENT, judged
+from perdure.sdk.wire import Fork, Json, StepError, encode, encoded
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 LOOK_SECONDS = 0.02
@@ -57,6 +58,12 @@ class Run(msgspec.Struct, frozen=True, rename="camel"):
     executed_by: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
+    replay_of: str | None = None
+    fork: Fork | None = None
+    session: str | None = None
+    score_count: int = 0
+    wait_reason: str | None = None
+    """What an open run waits for, in words."""
 
     @property
     def is_finished(self) -> bool:
@@ -156,6 +163,76 @@ class Client:
     async def cancel(self, run_id: str) -> Run:
         """Cancel a run that has not ended."""
         return _read(await self._ask("POST", f"/runs/{quote(run_id, safe='')}/cancel"), Run)
+
+    async def approvals(
+        self, *, status: str | None = None, run_id: str | None = None
+    ) -> list[ApprovalRow]:
+        """What runs ask people for, newest first."""
+        asked = {"status": status, "runId": run_id}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return _read(await self._ask("GET", f"/approvals?{query}"), list[ApprovalRow])
+
+    async def until_asked(
+        self, run_id: str, step: str, *, timeout_seconds: float = 60.0
+    ) -> ApprovalRow:
+        """Wait until a step of a run asks for approval."""
+
+        async def look() -> ApprovalRow | None:
+            rows = await self.approvals(run_id=run_id)
+            return next((row for row in rows if row.step == step), None)
+
+        return await _until(look, timeout_seconds)
+
+    async def decide(
+        self, approval_id: str, *, approve: bool, by: str | None = None, args: object = ABSENT
+    ) -> ApprovalRow:
+        """Say yes or no; `args` replaces what was asked for. Saying the same again is safe."""
+        told: dict[str, object] = {"status": "approved" if approve else "denied"}
+        if by is not None:
+            told["decidedBy"] = by
+        if args is not ABSENT:
+            told["args"] = encoded(args)
+        target = f"/approvals/{quote(approval_id, safe='')}/decision"
+        return _read(await self._ask("POST", target, told), ApprovalRow)
+
+    async def scores(self, run_id: str) -> list[ScoreRow]:
+        """How a run was judged, newest first."""
+        answer = await self._ask("GET", f"/runs/{quote(run_id, safe='')}/scores")
+        return _read(answer, list[ScoreRow])
+
+    async def score(
+        self,
+        run_id: str,
+        name: str,
+        value: float | bool | str,
+        *,
+        comment: str | None = None,
+        step: str | None = None,
+        source: Literal["human", "code", "llm-judge"] | None = None,
+        dedupe_id: str | None = None,
+    ) -> ScoreRow:
+        """Judge a run, or a step of it. With a `dedupe_id` it is safe to say it again."""
+        told = {"comment": comment, "step": step, "source": source, "dedupeId": dedupe_id}
+        body = {key: each for key, each in told.items() if each is not None}
+        target = f"/runs/{quote(run_id, safe='')}/scores"
+        answer = await self._ask("POST", target, {"name": name} | judged(value) | body)
+        return _read(answer, ScoreRow)
+
+    async def fork(
+        self,
+        run_id: str,
+        step: str,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        params: Mapping[str, object] | None = None,
+        dedupe_id: str | None = None,
+    ) -> Run:
+        """Begin a finished run again at a step, and tell its code what to try otherwise."""
+        told = {"model": model, "prompt": prompt, "params": params, "dedupeId": dedupe_id}
+        body = {key: value for key, value in told.items() if value is not None}
+        target = f"/runs/{quote(run_id, safe='')}/fork"
+        return _read(await self._ask("POST", target, {"step": step} | body), Run)
 
     async def wait(self, run_id: str, *, timeout_seconds: float = 60.0) -> Run:
         """The run once it has ended; `TimeoutError` if that takes too long."""

@@ -1,8 +1,9 @@
 """`ctx`: what a handler knows of its run, and what it can do."""
 
+from perdure.sdk.asserts import Asserts
 from perdure.sdk.log import Lines, Log
 from perdure.sdk.steps import Board, Score, Step, Webhook
-from perdure.sdk.wire import AppEvent, Invoke, Json, StepError
+from perdure.sdk.wire import AppEvent, Fork, Invoke, Json, StepError
 
 
 class Context:
@@ -10,6 +11,7 @@ class Context:
 
     __slots__ = (
         "app",
+        "asserts",
         "attempt",
         "error",
         "eval",
@@ -42,9 +44,11 @@ class Context:
         self.error: StepError | None = told.error
         """In a failure handler: why the run failed."""
         self.traceparent: str | None = told.traceparent
-        self.fork: Json = told.fork
+        self.fork: Fork | None = told.fork
+        """In a forked run: what to try otherwise."""
         self.eval: Json = told.eval
         self.step = Step(board)
         self.webhook = Webhook(board)
         self.score = Score(board)
+        self.asserts = Asserts(board, told.eval)
         self.log = Log(lines)

@@ -123,6 +123,7 @@ class Pass:
         "_patience",
         "_stand_ins",
         "_task",
+        "called",
     )
 
     def __init__(
@@ -138,6 +139,7 @@ class Pass:
         self._stand_ins = stand_ins
         self._memos = invoke.steps
         self._names = Names()
+        self.called: list[str] = []
         self._lines = Lines(clock)
         self._opcodes: list[Opcode] = []
         self._blocked: list[StepFuture] = []
@@ -212,6 +214,7 @@ class Pass:
         if (outer := scope.get()) != ROOT:
             raise StepNameError(f"step {wanted!r} was called inside step {outer!r}")
         name = self._names.give(wanted)
+        self.called.append(wanted)
         caller = asyncio.current_task(self._loop)
         if caller is not self._task and caller is not None:
             self._branches.add(caller)

@@ -49,6 +49,9 @@ class Inference(msgspec.Struct, frozen=True):
 class Board(Protocol):
     """What the calls need of their pass."""
 
+    called: list[str]
+    """The ids of the steps that the code came to in this pass, in their order."""
+
     def perform(
         self,
         wanted: str,
@@ -332,18 +335,26 @@ class Score:
         """Judge this run, or another: a number, yes or no, or a word."""
         if not name.strip():
             raise ValueError("a score needs a name")
-        if isinstance(value, bool):
-            judged: Opcode = {"value": int(value), "dataType": "boolean"}
-        elif isinstance(value, str):
-            judged = {"stringValue": value, "dataType": "categorical"}
-        else:
-            judged = {"value": value, "dataType": "numeric"}
         told = _compact(comment=comment, runId=run_id, source=source)
-        return self._board.ask(
-            f"score:{name}",
-            lambda: {"op": "Score", "data": encoded({"name": name} | judged | told)},
-            _nothing,
-        )
+        return judged_step(self._board, {"name": name} | judged(value) | told, None)
+
+
+def judged(value: float | bool | str) -> Opcode:
+    """A judgement on the wire: a number, yes or no, or a word."""
+    if isinstance(value, bool):
+        return {"value": int(value), "dataType": "boolean"}
+    if isinstance(value, str):
+        return {"stringValue": value, "dataType": "categorical"}
+    return {"value": value, "dataType": "numeric"}
+
+
+def judged_step(board: Board, told: Opcode, answer: T) -> Future[T]:
+    """A step that judges, after which the code goes on with an answer."""
+    return board.ask(
+        f"score:{told['name']}",
+        lambda: {"op": "Score", "data": encoded(told)},
+        lambda _: answer,
+    )
 
 
 def _compact(**fields: object) -> Opcode:

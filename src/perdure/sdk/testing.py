@@ -7,7 +7,7 @@ fails a run whose handler raises at once, where an engine would try the pass aga
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from perdure.sdk.duration import Duration, milliseconds
@@ -17,6 +17,7 @@ from perdure.sdk.names import hashed
 from perdure.sdk.passes import execute
 from perdure.sdk.wire import (
     AppEvent,
+    Fork,
     Invoke,
     Json,
     Memo,
@@ -45,6 +46,8 @@ class RehearsedStep:
     asked: dict[str, Json]
     """The opcode as it was sent."""
     attempt: int = 0
+    is_escalated: bool = False
+    """Nobody decided in time, and somebody else was asked."""
     memo: Memo | None = None
     """What is remembered of it; None while it waits."""
     due_ms: int | None = None
@@ -75,6 +78,7 @@ class RehearsedRun:
     passes: int = 0
     attempt: int = 1
     failure_of: "RehearsedRun | None" = None
+    fork: Fork | None = None
     parent: "tuple[RehearsedRun, str] | None" = None
     _heard: set[tuple[str, int, int]] = field(default_factory=set)
 
@@ -190,6 +194,26 @@ class Rehearsal:
         waiting.memo = Memo({"status": status, "args": told, "decidedBy": by})
         await self._drive(run)
 
+    async def fork(
+        self,
+        run: RehearsedRun,
+        step: str,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        params: Json = None,
+    ) -> RehearsedRun:
+        """Begin a finished run again at a step, with what the code shall try otherwise."""
+        assert run.is_finished, f"{run.workflow} is not over yet"
+        names = list(run.steps)
+        again = self._admit(run.workflow, run.events)
+        again.fork = Fork(step, model, prompt, _carried(params))
+        for name in names[: names.index(step)]:
+            if (known := run.steps[name]).is_done:
+                again.steps[name] = replace(known)
+        await self._drive(again)
+        return again
+
     # The engine -----------------------------------------------------------------------------------
 
     def _admit(self, workflow: str, events: list[AppEvent]) -> RehearsedRun:
@@ -219,6 +243,7 @@ class Rehearsal:
             app=self._app.name or "default",
             on_failure=run.failure_of is not None,
             error=run.failure_of.error if run.failure_of else None,
+            fork=run.fork,
         )
         invoke = Invoke(run.events[0], self._memos(run), told, events=run.events)
         reply = await execute(
@@ -379,12 +404,20 @@ class Rehearsal:
                 continue
             is_due = True
             if step.op == "Approval":
-                step.memo = Memo({"status": "denied", "decidedBy": "system:timeout"})
+                self._time_out(step)
             elif step.op != "StepRun":
                 step.memo = Memo()
             else:
                 step.due_ms = None
         return is_due
+
+    def _time_out(self, step: RehearsedStep) -> None:
+        timeout_ms = step.asked["timeoutMs"]
+        if "escalatesTo" in step.asked and not step.is_escalated and timeout_ms:
+            step.is_escalated, step.due_ms = True, self.now_ms + timeout_ms
+            return
+        told = {"status": "denied", "args": step.asked.get("data"), "decidedBy": "system:timeout"}
+        step.memo = Memo(told)
 
     def _note(self, run: RehearsedRun, lines: list[dict[str, Json]]) -> None:
         for line in lines:

@@ -35,6 +35,15 @@ class AppEvent(msgspec.Struct, frozen=True):
     data: Json = None
 
 
+class Fork(msgspec.Struct, frozen=True):
+    """What a forked run shall try otherwise, from a step on. What it means is up to the code."""
+
+    step: str = ""
+    model: str | None = None
+    prompt: str | None = None
+    params: Json = None
+
+
 class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     """What the engine tells of the run."""
 
@@ -46,7 +55,7 @@ class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     on_failure: bool | None = False
     error: StepError | None = None
     traceparent: str | None = None
-    fork: Json = None
+    fork: Fork | None = None
     eval: Json = None
 
 
