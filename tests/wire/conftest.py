@@ -24,6 +24,7 @@ ON_BOTH_STORES = {
     "test_message_streams",
     "test_polls",
     "test_push_ai",
+    "test_push_budget",
     "test_push_concurrency",
     "test_push_control",
     "test_push_flow",

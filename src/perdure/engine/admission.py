@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core.intake.concurrency import concurrency_gate
-from perdure.core.intake.definition import Cap, Retry, Workflow
+from perdure.core.intake.definition import Cap, Flow, Retry, Workflow
 from perdure.core.intake.flow import Admission, Outcome, Start, admit, flush, release
 from perdure.core.intake.gates import (
     Arrival,
@@ -24,12 +24,13 @@ from perdure.core.intake.gates import (
     due_at,
     gates_of,
     record_key,
+    scope_of,
 )
 from perdure.core.limits import SECOND
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.push.usage import billionths
 from perdure.core.run.close import cancel_run
-from perdure.core.run.push import SpendCap, StepRetry
+from perdure.core.run.push import Meter, Meters, SpendCap, StepRetry
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import open_book
@@ -39,6 +40,7 @@ from perdure.store.interface import Record, RecordKey, Store
 FLOW = "flow"
 """The kind of the records of flow control."""
 
+_UNLIMITED = Flow()
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -48,6 +50,7 @@ class LimitMembers(TypedDict):
     slot: str | None
     slot_limit: int
     cap: SpendCap | None
+    meters: Meters | None
 
 
 class Home(Struct, frozen=True):
@@ -266,17 +269,46 @@ def _open(world: World, home: Home, start: Start) -> None:
     world.opened(run)
 
 
-def limits_of(app: str, workflow: Workflow, data: bytes | None) -> LimitMembers:
-    """Where the passes of a run with this data are counted and up to how many, and its cap."""
+def limits_of(
+    app: str, workflow: Workflow, data: bytes | None, *, is_admitted: bool = False
+) -> LimitMembers:
+    """What a run with this data may use: of passes at once, and of models.
+
+    One that is admitted already is not delayed by what others use.
+    """
     flow = workflow.flow
-    told, capped = flow.concurrency, flow.cap
-    cap = None if capped is None else spend_cap(capped)
-    if told is None:
-        return {"slot": None, "slot_limit": 0, "cap": cap}
-    gate = concurrency_gate(flow, msgspec.json.decode(data) if data else None)
-    assert gate is not None
-    slot = record_key(app, workflow.name, gate)
-    return {"slot": slot, "slot_limit": told.limit, "cap": cap}
+    if flow == _UNLIMITED:
+        return {"slot": None, "slot_limit": 0, "cap": None, "meters": None}
+    value = msgspec.json.decode(data) if data else None
+    gate = concurrency_gate(flow, value)
+    return {
+        "slot": None if gate is None else record_key(app, workflow.name, gate),
+        "slot_limit": 0 if flow.concurrency is None else flow.concurrency.limit,
+        "cap": None if flow.cap is None else spend_cap(flow.cap),
+        "meters": _meters(app, workflow, value, is_admitted),
+    }
+
+
+def _meters(app: str, workflow: Workflow, value: object, is_admitted: bool) -> Meters | None:
+    budget, pace = workflow.flow.budget, workflow.flow.token_throttle
+    if budget is None and pace is None:
+        return None
+    meters = Meters(is_paced=is_admitted or pace is None)
+    if budget is not None:
+        meters.budget = Meter(
+            key=record_key(app, workflow.name, Gate("budget", "")),
+            window=budget.window_ms * (SECOND // 1000),
+            tokens=budget.max_tokens,
+            cost=None if budget.max_cost is None else billionths(budget.max_cost),
+            warn_at=budget.warn_at_pct,
+        )
+    if pace is not None:
+        meters.pace = Meter(
+            key=record_key(app, workflow.name, Gate("tokenThrottle", scope_of(pace.key, value))),
+            window=pace.per_ms * (SECOND // 1000),
+            tokens=pace.tokens,
+        )
+    return meters
 
 
 def spend_cap(told: Cap) -> SpendCap:

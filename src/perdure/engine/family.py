@@ -20,6 +20,7 @@ from perdure.core.push.effect import (
     Posted,
     Scored,
     ScoredElsewhere,
+    WantsMeter,
     WantsSlot,
 )
 from perdure.core.push.usage import Metered
@@ -44,6 +45,7 @@ from perdure.engine.announcing import PostWebhook, announce_failure
 from perdure.engine.approving import KeepApproval, MoveApproval
 from perdure.engine.inference import OpenInference
 from perdure.engine.intake import NoteWaiter, emitted
+from perdure.engine.metering import AskMeters
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
 from perdure.engine.scoring import KeepScore, ScoreAnother
@@ -88,6 +90,8 @@ def follow(effect: Effect) -> Operation:
             return OpenInference(effect)
         case Metered():
             return RecordSpend(effect)
+        case WantsMeter():
+            return AskMeters(effect)
         case WantsSlot():
             return TakeSlot(effect)
         case LeavesSlot():

@@ -3,6 +3,7 @@
 from perdure.core.limits import CALL_DEPTH_MAX
 from perdure.core.push.command import PassReply, StepError
 from perdure.core.push.effect import Called, Ended, Pinned
+from perdure.core.push.metering import unhindered
 from perdure.core.push.passing import apply_pass, error_of, fail
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.push.step import NULL, complete_step, push_of, spoil_step
@@ -16,6 +17,7 @@ from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
 from perdure.engine.finishing import raise_finished
 from perdure.engine.fleet import LeaseRecovery
+from perdure.engine.metering import LearnUse
 from perdure.engine.operation import Operation
 from perdure.engine.registering import RUNNER, link_key, open_book
 from perdure.engine.workflow_tasks import TaskOperation
@@ -164,7 +166,7 @@ class StartCalled(Operation):
                 tags=push.tags,
                 parent=Parent(run.run_id, run.workflow_id, step.sequence, step.step_id),
                 depth=push.depth + 1,
-                **limits_of(definition.app, definition.workflow, command.data),
+                **limits_of(definition.app, definition.workflow, command.data, is_admitted=True),
             ),
             world.moment,
         )
@@ -209,6 +211,8 @@ class FollowEnd(Operation):
         finished = raise_finished(self._ended)
         if finished is not None:
             world.follow_ups.append(finished)
+        if push.meters is not None:
+            world.follow_ups.append(LearnUse(run))
         if push.singleton is not None:
             record = RecordKey(FLOW, run.namespace, push.singleton)
             world.follow_ups.append(ReleaseSingleton(record, run.run_id))
@@ -230,6 +234,7 @@ def _start_handler(run: Run, moment: Moment) -> Run:
             retry=push.retry,
             failure_of=run.run_id,
             cap=push.cap,
+            meters=unhindered(push.meters),
             error=_error(run).told,
             session=push.session,
             tags=push.tags,

@@ -9,9 +9,10 @@ from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import task_name
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
+from perdure.engine.metering import ask_again, may_spend, meter_keys
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
-from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, Store, shared
+from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, RecordKey, Store, shared
 
 _SLACK = 8
 
@@ -94,6 +95,7 @@ class ClaimTasks(Operation):
     __slots__ = ("_found", "_granting", "_is_all", "_is_crowded", "_key", "_matcher", "_names")
     name = "claim_tasks"
     looks_around = True
+    looks_closer = True
     takes_rows = True
 
     def __init__(self, key: QueueKey, matcher: Matcher, granting: Granting) -> None:
@@ -117,6 +119,11 @@ class ClaimTasks(Operation):
                 self._is_crowded = await self._are_more(store)
                 self._is_all = not self._is_crowded
         return tuple(task.run_id for task in self._found)
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        """The budgets of those that waited for a runner: much may have been used meanwhile."""
+        found = (world.runs.get(task.run_id) for task in self._found)
+        return tuple(key for run in found if run is not None for key in meter_keys(run))
 
     async def _are_more(self, store: Store) -> bool:
         among = shared(store)
@@ -145,6 +152,9 @@ class ClaimTasks(Operation):
             poller = self._matcher.reserve(self._key, name, holder)
             if poller is None:
                 unserved.add(name)
+            elif not may_spend(world, run):
+                self._matcher.restore(poller)
+                ask_again(world, run)
             else:
                 self._granting.grant(world, run, place, poller)
         if self._is_all:

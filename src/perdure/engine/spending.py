@@ -15,6 +15,7 @@ from perdure.core.limits import (
     SPEND_STRETCH,
 )
 from perdure.core.push.usage import SUM_MAX, Metered, Usage, add_cost
+from perdure.engine.metering import charge_meters, meter_keys
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
@@ -88,9 +89,11 @@ class RecordSpend(Operation):
         self._metered = metered
 
     def records(self) -> tuple[RecordKey, ...]:
-        return (SPEND.key(self._metered.run.namespace, self._key()),)
+        run = self._metered.run
+        return (SPEND.key(run.namespace, self._key()), *meter_keys(run))
 
     def decide(self, world: World) -> None:
+        charge_meters(world, self._metered)
         metered, key = self._metered, self._key()
         run = metered.run
         stretch = SPEND.find(world, run.namespace, key)

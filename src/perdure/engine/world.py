@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
+from perdure.core.push.metering import look_at_budget, look_at_pace
 from perdure.core.push.slot import look_at_slot
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
@@ -148,9 +149,18 @@ class World:
             run.unsaved.effects = []
             for effect in effects:
                 self.carry_out(effect)
-        slot = None if run.push is None else look_at_slot(run, self.moment)
-        if slot is not None:
-            self.carry_out(slot)
+        push = run.push
+        if push is None:
+            return
+        moment = self.moment
+        if push.meters is None:
+            wanted: Effect | None = look_at_slot(run, moment)
+        else:
+            # Who waits to begin has no slot, and who has one may find the budget used up.
+            wanted = look_at_pace(run, moment) or look_at_slot(run, moment)
+            wanted = wanted or look_at_budget(run, moment)
+        if wanted is not None:
+            self.carry_out(wanted)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, StartRun):

@@ -6,6 +6,7 @@ from perdure.dispatch.inferring import Inferrer
 from perdure.engine.beat import Engine
 from perdure.engine.inference import INFERENCE
 from perdure.engine.intake import ForgetSeen
+from perdure.engine.metering import METER, MeterDue
 from perdure.engine.spending import SPEND
 from perdure.protocols.completions import Completions
 from perdure.protocols.durablex.ai_routes import ai_routes
@@ -25,6 +26,7 @@ def make_inferrer(
     inferrer = Inferrer(engine, provider)
     deadlines.on_record(INFERENCE.name, inferrer.due, inferrer.decided)
     deadlines.on_record(SPEND.name, ForgetSeen)
+    deadlines.on_record(METER.name, MeterDue)
     return inferrer
 
 

@@ -274,7 +274,7 @@ class Server:
             Approvals(self.engine, push_surface),
             Scores(self.engine, runs, push_surface),
         )
-        push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface))
+        push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface, clock))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
         push_routes += make_ai_routes(self.engine, push_surface, clock)
         self.deadlines.on_record(RUNNER.name, RunnerDue)

@@ -14,7 +14,15 @@ from perdure.core import limits
 from perdure.core.intake.definition import Flow
 
 Policy = Literal[
-    "concurrency", "throttle", "rateLimit", "debounce", "batch", "singleton", "idempotency"
+    "concurrency",
+    "throttle",
+    "rateLimit",
+    "debounce",
+    "batch",
+    "singleton",
+    "idempotency",
+    "budget",
+    "tokenThrottle",
 ]
 _ADMISSION: tuple[tuple[Policy, str], ...] = (
     ("idempotency", "idempotency"),

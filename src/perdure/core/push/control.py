@@ -11,6 +11,9 @@ from perdure.core.run.state import WORKFLOW_TASK, Run, StepState, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task, withdraw
 
+MANUAL = "manual"
+"""Why a run stands still that somebody paused."""
+
 
 class Carried(Struct, frozen=True):
     """A finished step that a new run takes over: `member` is what its memo says."""
@@ -30,11 +33,12 @@ def require_open(run: Run) -> None:
 def pause_run(run: Run, moment: Moment, *, reason: str, detail: str | None = None) -> bool:
     """Let nobody work on a run any more. A pass under way is still taken in.
 
-    Whether anything changed: a run that is paused stays so.
+    Whether anything changed: a run that is paused stays so, but what somebody pauses by hand no
+    window of a budget lets go on.
     """
     require_open(run)
     push = push_of(run)
-    if push.pause is not None:
+    if push.pause is not None and push.pause.reason in (reason, MANUAL):
         return False
     push.pause = Pause(reason, moment.now, detail)
     task = run.task
@@ -52,7 +56,15 @@ def resume_run(run: Run, moment: Moment) -> None:
     push = push_of(run)
     if run.is_closed or push.pause is None:
         raise RunNotActive(f"run {run.run_id} is not paused", run_id=run.run_id)
-    push.pause = None
+    if push.meters is not None and push.pause.reason != MANUAL:
+        # Somebody wants it to go on, whatever it costs.
+        push.meters.is_waived = True
+    release_run(run, moment)
+
+
+def release_run(run: Run, moment: Moment) -> None:
+    """Let a paused run go on because what it was paused for is over."""
+    push_of(run).pause = None
     run.status = RunStatus.PENDING
     record(run, moment, "RunResumed", {})
     if run.task is None:

@@ -85,6 +85,13 @@ class WantsSlot(Struct, frozen=True):
     since: int
 
 
+class WantsMeter(Struct, frozen=True):
+    """A run that wants a pass which its meters are asked about, and since when it does."""
+
+    run: Run
+    since: int
+
+
 class LeavesSlot(Struct, frozen=True):
     """A run needs no pass now."""
 
@@ -134,6 +141,7 @@ PushEffect: TypeAlias = (
     | Asked
     | Broken
     | Metered
+    | WantsMeter
     | WantsSlot
     | LeavesSlot
     | AskedPeople

@@ -9,7 +9,7 @@ from perdure.core.limits import STEPS_PER_RUN_MAX
 from perdure.core.push.command import LogLine
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import PushStep, Run
+from perdure.core.run.state import Run
 
 REDACTED = "[REDACTED]"
 
@@ -65,9 +65,9 @@ def record_logs(
         )
 
 
-def engine_log(run: Run, moment: Moment, step: PushStep, message: str) -> None:
-    """Keep a warning of ours among the lines of a step."""
-    line = {"level": "warn", "message": message, "scope": step.name, "attempt": step.attempt}
+def engine_log(run: Run, moment: Moment, scope: str, attempt: int, message: str) -> None:
+    """Keep a warning of ours among the lines of a scope."""
+    line = {"level": "warn", "message": message, "scope": scope, "attempt": attempt}
     record(run, moment, "LogRecorded", {**line, "fields": None})
 
 

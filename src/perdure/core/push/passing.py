@@ -219,7 +219,8 @@ def _charge(run: Run, moment: Moment, step: PushStep, command: ReportStep) -> No
         meter(run, moment, command.metered)
     elif command.usage not in (None, NULL):
         # What the step did is done, and losing it would cost more than what it does not tell.
-        engine_log(run, moment, step, "what this step used up makes no sense and is not counted")
+        told = "what this step used up makes no sense and is not counted"
+        engine_log(run, moment, step.name, step.attempt, told)
 
 
 def _skip(run: Run, moment: Moment, command: SkipStep) -> None:

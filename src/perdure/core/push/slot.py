@@ -8,6 +8,7 @@ from perdure.core.push.effect import LeavesSlot, WantsSlot
 from perdure.core.run.deadline import arm
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
+from perdure.core.run.task import withdraw
 
 
 def needs_no_slot(run: Run) -> bool:
@@ -28,10 +29,17 @@ def look_at_slot(run: Run, moment: Moment) -> WantsSlot | LeavesSlot | None:
     assert task is not None
     if push.has_slot or task.state is not TaskState.READY:
         return None
-    wants = WantsSlot(run, max(0, task.available_at))
+    return WantsSlot(run, hold_back(run, moment))
+
+
+def hold_back(run: Run, moment: Moment) -> int:
+    """Keep a ready pass from runners; returns since when it is wanted."""
+    task = run.task
+    assert task is not None
+    since = max(0, task.available_at)
     task.state = TaskState.DELAYED
     # It is let in by somebody who leaves; its own clock is there in case that nobody does.
     task.available_at = moment.now + SLOT_RELOOK
-    run.unsaved.ready.pop(WORKFLOW_TASK, None)
+    withdraw(run, WORKFLOW_TASK)
     arm(run, task.available_at)
-    return wants
+    return since

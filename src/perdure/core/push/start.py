@@ -8,7 +8,7 @@ from perdure.core import instant
 from perdure.core.push.effect import Pinned
 from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.push import Push, SpendCap, StepRetry
+from perdure.core.run.push import Meters, Push, SpendCap, StepRetry
 from perdure.core.run.start import delay_start
 from perdure.core.run.state import Dialect, Parent, Run
 from perdure.core.run.task import request_task
@@ -41,6 +41,7 @@ class PushStart(Struct, frozen=True, kw_only=True):
     slot: str | None = None
     slot_limit: int = 0
     cap: SpendCap | None = None
+    meters: Meters | None = None
     shift: int = 0
     """How much earlier than it was it shall seem to have come, among those that wait."""
 
@@ -83,6 +84,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             slot=request.slot,
             slot_limit=request.slot_limit,
             cap=request.cap,
+            meters=request.meters,
             trace_id=moment.ids.hex(32),
             span_id=moment.ids.hex(16),
         ),

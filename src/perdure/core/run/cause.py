@@ -65,7 +65,7 @@ def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
 
 def _next_cause(run: Run) -> Cause:
     if run.status is RunStatus.PAUSED and run.task is None:
-        return Cause(kind="paused", text="paused; it goes on when somebody resumes it")
+        return Cause(kind="paused", text=_why_paused(run))
     if run.task is not None:
         return _task(run, run.task)
     if run.wait is not None and run.wait in run.operations:
@@ -76,6 +76,16 @@ def _next_cause(run: Run) -> Cause:
     if waiting:
         return _operation(min(waiting, key=lambda o: (_comes_last(run, o), o.sequence)))
     return Cause(kind="signal", text="waits for a signal; nothing else is open")
+
+
+def _why_paused(run: Run) -> str:
+    pause = None if run.push is None else run.push.pause
+    if pause is None or pause.reason == "manual":
+        return "paused; it goes on when somebody resumes it"
+    return (
+        f"paused for its {pause.reason} ({pause.detail}); it goes on when the window has moved on, "
+        "or somebody resumes it"
+    )
 
 
 def _is_awaited(operation: Operation) -> bool:

@@ -58,6 +58,35 @@ class Judged(Struct):
     """Each number once."""
 
 
+class Meter(Struct, frozen=True, kw_only=True):
+    """What a workflow may use up within a window, and the record in which that is counted."""
+
+    key: str
+    window: int
+    tokens: int | None = None
+    cost: int | None = None
+    warn_at: float | None = None
+    """From which percentage on people want to know."""
+
+
+class Meters(Struct, kw_only=True):
+    """What is asked before passes of a run."""
+
+    budget: Meter | None = None
+    pace: Meter | None = None
+    is_paced: bool = False
+    """Whether the throttle let it start, or never had a say."""
+    is_waived: bool = False
+    """Whether the budget stops it no more."""
+    cleared: int = 0
+    """The last pass that may go."""
+    estimated: int = 0
+    """What it was charged with beforehand and has not used yet, and as of when."""
+    estimated_at: int = 0
+    turn: str | None = None
+    """Where it waits."""
+
+
 class Push(Struct, kw_only=True):
     """What a run has because runners are invoked for it. The app is its queue.
 
@@ -103,3 +132,4 @@ class Push(Struct, kw_only=True):
     """What scores there are, by name."""
     fork: bytes | None = None
     """What shall be tried otherwise than in the run that this one begins again."""
+    meters: Meters | None = None

@@ -165,6 +165,9 @@ def _begin_pass(run: Run) -> None:
     assert run.push is not None
     run.push.is_fresh = False
     run.status = RunStatus.RUNNING
+    if run.push.meters is not None:
+        # If it has to come again, its budget is asked again.
+        run.push.meters.cleared = 0
 
 
 _ON_LEASE: Mapping[Dialect, Callable[[Run], None]] = {

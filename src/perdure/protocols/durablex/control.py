@@ -16,6 +16,7 @@ from perdure.core.limits import (
     NAME_LENGTH_MAX,
 )
 from perdure.core.push.control import Carried
+from perdure.core.push.metering import once_more
 from perdure.core.push.start import PushStart, event_arguments
 from perdure.core.push.step import push_of
 from perdure.core.run.state import Run
@@ -280,4 +281,5 @@ def again(source: Run, arguments: bytes) -> PushStart:
         slot=push.slot,
         slot_limit=push.slot_limit,
         cap=push.cap,
+        meters=once_more(push.meters),
     )

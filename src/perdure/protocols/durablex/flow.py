@@ -5,17 +5,21 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake.gates import Buffer, record_prefix
+from perdure.core.intake.metering import used
 from perdure.core.limits import (
     EVENT_DATA_BYTES_MAX,
     FLOW_STATES_SHOWN_MAX,
     NAME_LENGTH_MAX,
     WORKFLOWS_MAX,
 )
+from perdure.core.push.usage import amount
 from perdure.engine.admission import KEPT, Admitted, Kept
 from perdure.engine.beat import Engine
 from perdure.engine.manual import ManualStart, StartManually
+from perdure.engine.metering import METER
 from perdure.engine.registering import DEFINITION
 from perdure.engine.slots import SLOTS
 from perdure.protocols.durablex.events import require_tags
@@ -41,8 +45,9 @@ _body_decoder = msgspec.json.Decoder(TriggerBody)
 class FlowControl:
     """The routes around admission."""
 
-    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+    def __init__(self, engine: Engine, surface: DurablexSurface, clock: Clock) -> None:
         self._engine = engine
+        self._clock = clock
         self._surface = surface
 
     async def trigger(self, request: Request) -> Response:
@@ -96,6 +101,7 @@ class FlowControl:
             "debounce": [_debounce(kept, kept.state) for kept in shown if _holds(kept, "debounce")],
             "batch": [_batch(kept, kept.state) for kept in shown if _holds(kept, "batch")],
             "concurrency": await self._concurrency(request, app, workflow),
+            **await self._meters(request, app, workflow),
         }
         return self._surface.answer(200, body)
 
@@ -115,6 +121,28 @@ class FlowControl:
         counted = await SLOTS.read_page(store, namespace, limit=FLOW_STATES_SHOWN_MAX)
         used = [slots.in_use for key, slots in counted if _home_of(key) in limits]
         return {"limit": sum(limits.values()), "inUse": sum(used)}
+
+    async def _meters(
+        self, request: Request, app: str | None, workflow: str | None
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What was used of budgets and token throttles, and how many runs wait for them."""
+        told: dict[str, list[dict[str, Any]]] = {"budget": [], "tokenThrottle": []}
+        logs = await METER.read_page(
+            self._engine.store, request.namespace, limit=FLOW_STATES_SHOWN_MAX
+        )
+        for _, log in logs:
+            if app in (None, log.app) and workflow in (None, log.workflow):
+                tokens, cost = used(log, log.window, self._clock.now())
+                told[log.policy].append(
+                    {
+                        "workflow": log.workflow,
+                        "app": log.app,
+                        "tokens": tokens,
+                        "cost": amount(cost),
+                        "waiting": log.waiting,
+                    }
+                )
+        return told
 
 
 def _home_of(key: str) -> str:

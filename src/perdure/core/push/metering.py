@@ -1,0 +1,71 @@
+"""Passes that budgets and token throttles are asked about.
+
+Looked at whenever a run has changed, so that no other rule has to know of it.
+"""
+
+from msgspec import structs
+
+from perdure.core.push.control import pause_run
+from perdure.core.push.effect import WantsMeter
+from perdure.core.push.slot import hold_back
+from perdure.core.run.moment import Moment
+from perdure.core.run.push import Meters
+from perdure.core.run.state import Run, TaskState
+from perdure.core.run.task import hasten_task
+
+
+def look_at_pace(run: Run, moment: Moment) -> WantsMeter | None:
+    """What a run that has not begun yet asks its throttle. Until that answers it is held back."""
+    meters = meters_of(run)
+    if meters is None or meters.is_paced or not _is_ready(run):
+        return None
+    return WantsMeter(run, hold_back(run, moment))
+
+
+def look_at_budget(run: Run, moment: Moment) -> WantsMeter | None:
+    """What a run whose pass could go now asks its budget."""
+    meters, task = meters_of(run), run.task
+    if meters is None or meters.budget is None or meters.is_waived or not _is_ready(run):
+        return None
+    assert task is not None
+    return None if meters.cleared == task.number else WantsMeter(run, hold_back(run, moment))
+
+
+def _is_ready(run: Run) -> bool:
+    task = run.task
+    return not run.is_closed and task is not None and task.state is TaskState.READY
+
+
+def meters_of(run: Run) -> Meters | None:
+    """What is asked before passes of a run; most runs ask nobody."""
+    return None if run.push is None else run.push.meters
+
+
+def clear_pass(run: Run, moment: Moment) -> None:
+    """Let the pass go that was held back. It is asked about again if nobody takes it at once."""
+    meters, task = meters_of(run), run.task
+    assert meters is not None
+    assert task is not None
+    meters.cleared = task.number
+    hasten_task(run, moment, {})
+
+
+def pause_for_budget(run: Run, moment: Moment, turn: str, detail: str) -> None:
+    """Let a run stand still until the window of its budget has moved on."""
+    meters = meters_of(run)
+    assert meters is not None
+    meters.turn = turn
+    pause_run(run, moment, reason="budget", detail=detail)
+
+
+def once_more(meters: Meters | None) -> Meters | None:
+    """The meters of a run for another run, which no throttle delays."""
+    if meters is None:
+        return None
+    return Meters(budget=meters.budget, pace=meters.pace, is_paced=True)
+
+
+def unhindered(meters: Meters | None) -> Meters | None:
+    """The meters of a run for one that is charged and never stopped."""
+    free = once_more(meters)
+    return None if free is None else structs.replace(free, is_waived=True)
