@@ -2,7 +2,11 @@
 
 import pytest
 
-from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, RUN_OPENING_CACHE_BYTES_MAX
+from perdure.core.limits import (
+    CLOSED_RUNS_CACHED_MAX,
+    RUN_HISTORY_CACHE_BYTES_MAX,
+    RUN_OPENING_CACHE_BYTES_MAX,
+)
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.engine.cache import RunCache
@@ -50,6 +54,29 @@ def test_a_run_that_is_kept_again_is_counted_once() -> None:
         cache.keep(run)
 
     assert cache.bytes_held == once
+
+
+def test_of_closed_runs_only_the_last_ones_stay() -> None:
+    cache = RunCache()
+    cache.keep(a_run("open"))
+    for number in range(CLOSED_RUNS_CACHED_MAX + 2):
+        closed = a_run(f"closed-{number}")
+        closed.status = RunStatus.COMPLETED
+        cache.keep(closed)
+        if number == CLOSED_RUNS_CACHED_MAX:
+            # Who was looked at again is one of the last.
+            cache.keep(cached(cache, "closed-1"))
+
+    kept = {name: cache.find(name) is not None for name in ("open", "closed-0", "closed-1")}
+    assert kept == {"open": True, "closed-0": False, "closed-1": True}
+    assert cache.find("closed-2") is None
+    assert len(cache) == CLOSED_RUNS_CACHED_MAX + 1
+
+
+def cached(cache: RunCache, run_id: str) -> Run:
+    run = cache.find(run_id)
+    assert run is not None
+    return run
 
 
 def test_dropping_what_is_not_there_does_nothing() -> None:

@@ -6,7 +6,11 @@ dropped here and loaded again.
 
 from collections import OrderedDict
 
-from perdure.core.limits import RUN_CACHE_BYTES_MAX, RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.limits import (
+    CLOSED_RUNS_CACHED_MAX,
+    RUN_CACHE_BYTES_MAX,
+    RUN_HISTORY_CACHE_BYTES_MAX,
+)
 from perdure.core.run.state import Run
 
 _RUN_BYTES = 6_000
@@ -20,6 +24,9 @@ class RunCache:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._runs: OrderedDict[str, tuple[Run, int]] = OrderedDict()
+        # Runs that are closed: a late report or a reader may still ask for the last ones, and
+        # thousands that nobody asks for would only give the garbage collector work.
+        self._closed: OrderedDict[str, None] = OrderedDict()
         # Runs with which another node most likely goes on.
         self._elsewhere: set[str] = set()
 
@@ -37,6 +44,10 @@ class RunCache:
         self._forget(run.run_id)
         self._runs[run.run_id] = (run, size)
         self._bytes += size
+        if run.is_closed:
+            self._closed[run.run_id] = None
+            if len(self._closed) > CLOSED_RUNS_CACHED_MAX:
+                self._forget(next(iter(self._closed)))
         while self._bytes > self._bytes_max and len(self._runs) > 1:
             self._forget(next(iter(self._runs)))
 
@@ -48,6 +59,7 @@ class RunCache:
         known = self._runs.pop(run_id, None)
         if known is not None:
             self._bytes -= known[1]
+            self._closed.pop(run_id, None)
             self._elsewhere.discard(run_id)
 
     def goes_elsewhere(self, run_id: str) -> None:
@@ -60,6 +72,7 @@ class RunCache:
 
     def clear(self) -> None:
         self._runs.clear()
+        self._closed.clear()
         self._elsewhere.clear()
         self._bytes = 0
 
