@@ -19,6 +19,7 @@ from duraton.client.options import (  # type: ignore[import-not-found]
     ListApprovalsOptions,
     ListControlActionsOptions,
     ListRunsOptions,
+    ListSessionsOptions,
     ScoreRequest,
     WaitRunOptions,
 )
@@ -302,6 +303,23 @@ async def case_scores(driver: Driver) -> None:
     assert {run.id for run in quality.runs} == {run_id, judge.id}, quality
     await _refused(400, runs.score(run_id, ScoreRequest(name=" ", value=1)))
     await _refused(404, runs.scores("nobody"))
+
+
+async def case_sessions(driver: Driver) -> None:
+    for number in range(2):
+        sent = await driver.emit("judged", session="talk", dedupeId=f"talk-{number}")
+        await driver.ends(sent["runId"])
+    waiting = (await driver.emit("gated", session="talk"))["runId"]
+    await driver.client.runs.wait(waiting, _until("needs_attention"))
+    (talk,) = await driver.client.sessions.list(ListSessionsOptions(app="stories"))
+    assert (talk.session, talk.run_count) == ("talk", 3), talk
+    assert talk.status_counts == {"succeeded": 2, "needs_attention": 1}, talk
+    page = await driver.client.runs.list(ListRunsOptions(session="talk"))
+    assert [len(page.runs), page.runs[0].started_at] == [3, talk.last_started_at], page
+    assert page.runs[-1].started_at == talk.first_started_at, page
+    since = ListSessionsOptions(since=talk.last_started_at, limit=5)
+    assert await driver.client.sessions.list(since) == [talk]
+    await driver.client.runs.cancel(waiting)
 
 
 async def case_forks(driver: Driver) -> None:

@@ -137,14 +137,16 @@ def test_people_decide_judge_and_fork_through_the_client() -> None:
                 answer(200, score),
                 answer(200, [score]),
                 answer(200, {"id": "02", "status": "queued", "fork": {"step": "s", "model": "m"}}),
+                answer(200, [{"session": "talk", "runCount": 2}]),
             ) as script,
-            Client(engine_url=script.url) as client,
+            Client(engine_url=script.url, app="a b") as client,
         ):
             asked = await client.until_asked("01", "ok")
             told = await client.decide(asked.id, approve=True, by="ann", args=None)
             await client.score("01", "n", True, comment="c", dedupe_id="d")
             [row] = await client.scores("01")
             forked = await client.fork("01", "s", model="m", params={"t": 1})
+            [talk] = await client.sessions()
 
             assert (asked.is_open, told.is_open, told.decided_by) == (True, False, "ann")
             assert row.name == "n"
@@ -157,7 +159,9 @@ def test_people_decide_judge_and_fork_through_the_client() -> None:
                 "POST /runs/01/scores",
                 "GET /runs/01/scores",
                 "POST /runs/01/fork",
+                "GET /sessions?app=a%20b",
             ]
+            assert talk.run_count == 2
             yes_or_no = {"value": 1, "dataType": "boolean"}
             assert script.bodies == [
                 {"status": "approved", "decidedBy": "ann", "args": None},

@@ -21,6 +21,7 @@ CASES = (
     "skipping",
     "approvals",
     "scores",
+    "sessions",
     "forks",
     "control",
     "catalogue",

@@ -501,3 +501,75 @@ def test_nobody_explains_a_run_without_a_model(wire: Wire) -> None:
     with wire.nothing_changes():
         wire.call("POST", f"/runs/{run_id}/explain").refused(501, "ai_provider_missing")
         wire.call("POST", "/runs/nobody/explain").refused(404, "run_not_found")
+
+
+# Sessions -----------------------------------------------------------------------------------------
+
+
+def test_runs_of_a_session_are_summed_up(wire: Wire) -> None:
+    shop, bank = a_runner(wire, workflow("order")), a_runner(wire, workflow("pay"), app="bank")
+    usage = {"tokensIn": 3, "tokensOut": 4, "cost": 0.5}
+    done = start(wire, "order", session="s1")
+    shop.next().found(ran("think", 1, usage=usage))
+    shop.next().returned()
+    settled(wire, done, "succeeded")
+    wire.advance(seconds=10)
+    waiting = start(wire, "order", session="s1")
+    shop.next().found(ran("think", 1, usage=usage), op("Approval", "ok", **ASKED))
+    shop.next().found()
+    settled(wire, waiting, "needs_attention")
+    other = start(wire, "pay", session="s2")
+    bank.next().answer(400, {"error": "no"})
+    settled(wire, other, "failed")
+    start(wire, "pay")
+    unlabelled = bank.next()
+    wire.advance(seconds=10)
+    paid = start(wire, "pay", session="s1")
+    paying = bank.next()
+
+    first, second = rows(wire, "/sessions")
+
+    assert first == {
+        "session": "s1",
+        "runCount": 3,
+        "statusCounts": {"succeeded": 1, "needs_attention": 1, "running": 1},
+        "firstStartedAt": show(wire, done)["startedAt"],
+        "lastStartedAt": show(wire, paid)["startedAt"],
+        "aiTokens": 14,
+        "aiCost": 1.0,
+    }
+    assert (second["session"], second["statusCounts"]) == ("s2", {"failed": 1})
+    (of_shop,) = rows(wire, "/sessions?app=shop")
+    assert (of_shop["runCount"], of_shop["lastStartedAt"]) == (
+        2,
+        show(wire, waiting)["startedAt"],
+    )
+    assert [row["session"] for row in rows(wire, "/sessions?app=bank")] == ["s1", "s2"]
+    assert rows(wire, "/sessions?app=nobody") == []
+    since = first["lastStartedAt"].replace("Z", "%2B00:00")
+    assert [row["session"] for row in rows(wire, f"/sessions?since={since}")] == ["s1"]
+    assert [row["session"] for row in rows(wire, "/sessions?limit=1")] == ["s1"]
+    paying.returned()
+    settled(wire, paid, "succeeded")
+    wire.call("POST", f"/runs/{waiting}/cancel").ok()
+    unlabelled.returned()
+    assert rows(wire, "/sessions")[0]["statusCounts"] == {"succeeded": 2, "cancelled": 1}
+    assert rows(wire, "/sessions")[0]["aiTokens"] == 14
+
+
+def test_sessions_of_one_moment_and_odd_names_do_not_mix(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"), workflow("kid"))
+    names = ["a", "a\x1eb", "a\x1eshop", "ä" * 255]
+    for name in names:
+        run_id = start(wire, "order", session=name)
+        runner.next().found(op("RunWorkflow", "kid", childName="kid"))
+        runner.next().returned()
+        runner.next().returned()
+        settled(wire, run_id, "succeeded")
+
+    found = {row["session"]: row["statusCounts"] for row in rows(wire, "/sessions")}
+
+    # What a run calls belongs to its session.
+    assert found == {name: {"succeeded": 2} for name in names}
+    wire.call("GET", "/sessions?since=soon").refused(400, "validation_failed")
+    wire.call("GET", "/sessions?limit=201").refused(400, "validation_failed")

@@ -14,6 +14,7 @@ from perdure.core.push.effect import (
     Called,
     Emitted,
     Ended,
+    Joined,
     LeavesSlot,
     Listened,
     Pinned,
@@ -43,6 +44,7 @@ from perdure.core.run.settle import settle
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.announcing import PostWebhook, announce_failure
 from perdure.engine.approving import KeepApproval, MoveApproval
+from perdure.engine.conversing import JoinConversation
 from perdure.engine.inference import OpenInference
 from perdure.engine.intake import NoteWaiter, emitted
 from perdure.engine.metering import AskMeters
@@ -74,6 +76,8 @@ def follow(effect: Effect) -> Operation:
             return FollowEnd(effect)
         case Pinned():
             return RequirePinned(effect)
+        case Joined():
+            return JoinConversation(effect)
         case Listened():
             return NoteWaiter(effect)
         case StartServiceCall():

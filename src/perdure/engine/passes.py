@@ -15,6 +15,7 @@ from perdure.core.run.status import RunStatus
 from perdure.engine.admission import FLOW, ReleaseSingleton, limits_of, step_retry
 from perdure.engine.announcing import announce_end
 from perdure.engine.catalogue import Definition
+from perdure.engine.conversing import LeaveConversation
 from perdure.engine.finishing import raise_finished
 from perdure.engine.fleet import LeaseRecovery
 from perdure.engine.metering import LearnUse
@@ -213,6 +214,8 @@ class FollowEnd(Operation):
             world.follow_ups.append(finished)
         if push.meters is not None:
             world.follow_ups.append(LearnUse(run))
+        if push.session:
+            world.follow_ups.append(LeaveConversation(run))
         if push.singleton is not None:
             record = RecordKey(FLOW, run.namespace, push.singleton)
             world.follow_ups.append(ReleaseSingleton(record, run.run_id))

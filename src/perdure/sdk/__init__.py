@@ -31,7 +31,7 @@ from perdure.sdk.policies import (
     Singleton,
     Throttle,
 )
-from perdure.sdk.rows import ApprovalRow, ScoreRow
+from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.running import run_connected, run_server
 from perdure.sdk.serving import serving
 from perdure.sdk.session import Incompatible
@@ -70,6 +70,7 @@ __all__ = [
     "RunFailedError",
     "ScoreRow",
     "Sent",
+    "SessionRow",
     "Singleton",
     "StepError",
     "StepFailedError",

@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.sdk.errors import ApiError, RunFailedError
 from perdure.sdk.http import Answer, HttpClient
-from perdure.sdk.rows import ApprovalRow, ScoreRow
+from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.settings import resolve
 from perdure.sdk.steps import ABSENT, judged
 from perdure.sdk.wire import Fork, Json, StepError, encode, encoded
@@ -194,6 +194,11 @@ class Client:
             told["args"] = encoded(args)
         target = f"/approvals/{quote(approval_id, safe='')}/decision"
         return _read(await self._ask("POST", target, told), ApprovalRow)
+
+    async def sessions(self) -> list[SessionRow]:
+        """Labels that runs share, those with the newest runs first; of the client's app, if any."""
+        asked = "" if self._app is None else f"?app={quote(self._app, safe='')}"
+        return _read(await self._ask("GET", f"/sessions{asked}"), list[SessionRow])
 
     async def scores(self, run_id: str) -> list[ScoreRow]:
         """How a run was judged, newest first."""

@@ -1,4 +1,4 @@
-"""What the engine shows of approvals and scores."""
+"""What the engine shows of approvals, sessions and scores."""
 
 import msgspec
 
@@ -31,6 +31,18 @@ class ApprovalRow(msgspec.Struct, frozen=True, rename="camel"):
     def is_open(self) -> bool:
         """Whether somebody may still decide."""
         return self.status in ("pending", "escalated")
+
+
+class SessionRow(msgspec.Struct, frozen=True, rename="camel"):
+    """The runs that share a label, summed up."""
+
+    session: str
+    run_count: int = 0
+    status_counts: dict[str, int] = {}
+    first_started_at: str | None = None
+    last_started_at: str | None = None
+    ai_tokens: int | None = None
+    ai_cost: float | None = None
 
 
 class ScoreRow(msgspec.Struct, frozen=True, rename="camel"):

@@ -68,6 +68,7 @@ from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
+from perdure.protocols.durablex.conversations import Conversations
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.flow import FlowControl
@@ -273,6 +274,7 @@ class Server:
             run_control,
             Approvals(self.engine, push_surface),
             Scores(self.engine, runs, push_surface),
+            Conversations(self.engine, push_surface),
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface, clock))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)

@@ -78,6 +78,12 @@ class Pinned(Struct, frozen=True):
     run: Run
 
 
+class Joined(Struct, frozen=True):
+    """A run with a label begins."""
+
+    run: Run
+
+
 class WantsSlot(Struct, frozen=True):
     """A run that wants a pass, and the moment from which on it does."""
 
@@ -133,6 +139,7 @@ class ScoredElsewhere(Struct, frozen=True):
 
 PushEffect: TypeAlias = (
     Pinned
+    | Joined
     | Emitted
     | Called
     | Ended

@@ -5,7 +5,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from perdure.core import instant
-from perdure.core.push.effect import Pinned
+from perdure.core.push.effect import Joined, Pinned
 from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
 from perdure.core.run.push import Meters, Push, SpendCap, StepRetry
@@ -97,6 +97,8 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
     delay_start(run, moment, request.delay)
     if request.pin:
         run.unsaved.effects.append(Pinned(run))
+    if request.session:
+        run.unsaved.effects.append(Joined(run))
     return run
 
 

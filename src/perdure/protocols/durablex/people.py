@@ -2,6 +2,7 @@
 
 from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.control import RunControl
+from perdure.protocols.durablex.conversations import Conversations
 from perdure.protocols.durablex.routes import FULL, READER
 from perdure.protocols.durablex.scores import Scores
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -9,7 +10,11 @@ from perdure.web.routing import Route
 
 
 def people_routes(
-    surface: DurablexSurface, control: RunControl, approvals: Approvals, scores: Scores
+    surface: DurablexSurface,
+    control: RunControl,
+    approvals: Approvals,
+    scores: Scores,
+    conversations: Conversations,
 ) -> list[Route]:
     """Every route, with who may use it."""
     run, approval = "/runs/{run_id}", "/approvals/{approval_id}"
@@ -17,6 +22,7 @@ def people_routes(
         Route("GET", "/approvals", READER, surface, approvals.find),
         Route("GET", approval, READER, surface, approvals.show),
         Route("POST", f"{approval}/decision", FULL, surface, approvals.decide),
+        Route("GET", "/sessions", READER, surface, conversations.find),
         Route("GET", f"{run}/scores", READER, surface, scores.of_run),
         Route("POST", f"{run}/scores", FULL, surface, scores.add),
         Route("POST", f"{run}/fork", FULL, surface, control.fork),

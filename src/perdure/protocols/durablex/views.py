@@ -26,6 +26,11 @@ _CLOSED = {
 }
 
 
+def closed_status(status: RunStatus) -> str:
+    """What a run that is over is called."""
+    return _CLOSED[status]
+
+
 def status_of(run: Run) -> str:
     """The status that readers see."""
     if run.is_closed:
