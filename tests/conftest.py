@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.support import absent  # noqa: F401 (what it does, it does when imported)
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
 

@@ -27,6 +27,8 @@ from duraton.connect import Runner  # type: ignore[import-not-found]
 from duraton.context import ApprovalRequest, ScoreInput  # type: ignore[import-not-found]
 from duraton.errors import RetryAfterError  # type: ignore[import-not-found]
 
+from tests.support import absent  # noqa: F401 (what it does, it does when imported)
+
 PATIENCE_SECONDS = 40.0
 tries: dict[str, int] = {}
 

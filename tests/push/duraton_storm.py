@@ -12,6 +12,8 @@ import httpx
 from duraton import define_workflow  # type: ignore[import-not-found]
 from duraton.connect import Runner  # type: ignore[import-not-found]
 
+from tests.support import absent  # noqa: F401 (what it does, it does when imported)
+
 RUNS = 20
 STEPS = 12
 PATIENCE_SECONDS = 90.0

@@ -5,6 +5,8 @@
 
 from durable_workflow import __version__
 
+from tests.support import absent  # noqa: F401 (what it does, it does when imported)
+
 RELEASE: str = __version__
 
 
