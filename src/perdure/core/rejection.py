@@ -144,6 +144,30 @@ class StructuralLimitExceeded(Rejection):
     reason = "structural_limit_exceeded"
 
 
+class DatasetNotFound(Rejection):
+    """There is no such dataset."""
+
+    reason = "dataset_not_found"
+
+
+class ItemNotFound(Rejection):
+    """The dataset has no such item."""
+
+    reason = "dataset_item_not_found"
+
+
+class DatasetIsEmpty(Rejection):
+    """An eval of no cases."""
+
+    reason = "dataset_empty"
+
+
+class WorkflowNotFound(Rejection):
+    """No application has registered such a workflow."""
+
+    reason = "workflow_not_found"
+
+
 class CompletionTooLarge(Rejection):
     """A completion would pass a bound of the run."""
 

@@ -238,6 +238,7 @@ def _start_handler(run: Run, moment: Moment) -> Run:
             failure_of=run.run_id,
             cap=push.cap,
             meters=unhindered(push.meters),
+            case=push.case,
             error=_error(run).told,
             session=push.session,
             tags=push.tags,

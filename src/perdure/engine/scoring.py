@@ -9,6 +9,7 @@ from perdure.core.push.score import Judgement, Score, judge
 from perdure.core.push.step import NULL, complete_step, spoil_step
 from perdure.core.rejection import Rejection, RunNotFound
 from perdure.core.run.state import Dialect, PushStep
+from perdure.engine.evals import count_score
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import SEPARATOR
@@ -135,4 +136,7 @@ def _judge(
 def _add(world: World, namespace: str, score: Score) -> str:
     score_id = world.moment.ids.ulid()
     SCORE.add(world, namespace, score_key(score.run_id, score_id), score)
+    counting = count_score(world.runs[score.run_id], score)
+    if counting is not None:
+        world.follow_ups.append(counting)
     return score_id

@@ -8,7 +8,7 @@ from perdure.core import instant
 from perdure.core.push.effect import Joined, Pinned
 from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.push import Meters, Push, SpendCap, StepRetry
+from perdure.core.run.push import EvalCase, Meters, Push, SpendCap, StepRetry
 from perdure.core.run.start import delay_start
 from perdure.core.run.state import Dialect, Parent, Run
 from perdure.core.run.task import request_task
@@ -42,6 +42,7 @@ class PushStart(Struct, frozen=True, kw_only=True):
     slot_limit: int = 0
     cap: SpendCap | None = None
     meters: Meters | None = None
+    case: EvalCase | None = None
     shift: int = 0
     """How much earlier than it was it shall seem to have come, among those that wait."""
 
@@ -85,6 +86,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             slot_limit=request.slot_limit,
             cap=request.cap,
             meters=request.meters,
+            case=request.case,
             trace_id=moment.ids.hex(32),
             span_id=moment.ids.hex(16),
         ),

@@ -58,6 +58,14 @@ class Judged(Struct):
     """Each number once."""
 
 
+class EvalCase(Struct, frozen=True):
+    """The case of a dataset that a run is for, and what is expected of it."""
+
+    set_id: str
+    item_id: str
+    expected: bytes | None = None
+
+
 class Meter(Struct, frozen=True, kw_only=True):
     """What a workflow may use up within a window, and the record in which that is counted."""
 
@@ -133,3 +141,4 @@ class Push(Struct, kw_only=True):
     fork: bytes | None = None
     """What shall be tried otherwise than in the run that this one begins again."""
     meters: Meters | None = None
+    case: EvalCase | None = None

@@ -1,11 +1,24 @@
-"""The routes around model calls: what they used up."""
+"""The routes around models: what they used up, and how well workflows do with them."""
 
-from perdure.protocols.durablex.routes import READER
+from perdure.protocols.durablex.datasets import Datasets
+from perdure.protocols.durablex.routes import FULL, READER, SENDER
 from perdure.protocols.durablex.spending import Spending
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import Route
 
 
-def ai_routes(surface: DurablexSurface, spending: Spending) -> list[Route]:
+def ai_routes(surface: DurablexSurface, spending: Spending, datasets: Datasets) -> list[Route]:
     """Every route, with who may use it."""
-    return [Route("GET", "/ai/spend", READER, surface, spending.spend)]
+    one = "/datasets/{dataset_id}"
+    return [
+        Route("GET", "/ai/spend", READER, surface, spending.spend),
+        Route("GET", "/datasets", READER, surface, datasets.find),
+        Route("POST", "/datasets", FULL, surface, datasets.add),
+        Route("GET", one, READER, surface, datasets.show),
+        Route("GET", f"{one}/items", READER, surface, datasets.items),
+        Route("POST", f"{one}/items", FULL, surface, datasets.add_item),
+        Route("PATCH", f"{one}/items/{{item_id}}", FULL, surface, datasets.archive_item),
+        Route("POST", f"{one}/eval", SENDER, surface, datasets.start_eval),
+        Route("GET", f"{one}/eval-runs", READER, surface, datasets.evals),
+        Route("GET", "/eval-sets/{eval_id}", READER, surface, datasets.eval_set),
+    ]

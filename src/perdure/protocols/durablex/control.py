@@ -282,4 +282,5 @@ def again(source: Run, arguments: bytes) -> PushStart:
         slot_limit=push.slot_limit,
         cap=push.cap,
         meters=once_more(push.meters),
+        case=push.case,
     )

@@ -26,7 +26,7 @@ from perdure.core.push.passing import error_of
 from perdure.core.push.step import NULL, push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.history import encode
-from perdure.core.run.push import Push, Spent
+from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import PushStep, Run, StepState
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
 
@@ -79,9 +79,17 @@ def _context(run: Run) -> dict[str, object]:
     if push.failure_of is not None:
         context["onFailure"] = True
         context["error"] = Raw(push.error or b'{"message":""}')
+    if push.case is not None:
+        context["eval"] = _case(push.case)
     if push.fork is not None:
         context["fork"] = Raw(push.fork)
     return context
+
+
+def _case(case: EvalCase) -> dict[str, object]:
+    """The case that the run is for."""
+    told: dict[str, object] = {"setId": case.set_id, "itemId": case.item_id}
+    return told if case.expected is None else {**told, "expected": Raw(case.expected)}
 
 
 def _means(push: Push) -> dict[str, object]:

@@ -7,6 +7,8 @@ PUSH_REASONS: dict[str, int] = {
     "event_not_found": 404,
     "run_not_found": 404,
     "workflow_not_found": 404,
+    "dataset_not_found": 404,
+    "eval_set_not_found": 404,
     "run_not_finished": 409,
     "approval_not_found": 404,
     "ai_provider_missing": 501,

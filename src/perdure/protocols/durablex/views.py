@@ -72,6 +72,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "rootSpanId": push.span_id,
         "tags": push.tags or None,
         **spent_view(push.spent),
+        "eval": push.case and {"setId": push.case.set_id, "itemId": push.case.item_id},
         "fork": None if push.fork is None else Raw(push.fork),
         "scoreCount": sum(one.count for one in push.judged.values()) or None,
     }
