@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from perdure import __version__
-from perdure.cli.main import main
+from perdure.cli.main import _parser, main
 
 PATIENCE_SECONDS = 20
 LISTENING = "perdure listening on "
@@ -186,6 +186,19 @@ def test_a_database_that_is_not_there_is_refused_without_its_password(
 def test_several_processes_need_a_shared_store(refusal: Callable[..., str], store: str) -> None:
     sentence = refusal("dev", "--port", "0", "--store", store, "--processes", "2")
     assert "PostgreSQL" in sentence
+
+
+def test_one_port_cannot_be_taken_twice(refusal: Callable[..., str], store: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = str(probe.getsockname()[1])
+    sentence = refusal("dev", "--port", port, "--durablex-port", port, "--store", store)
+    assert "cannot listen" in sentence
+
+
+def test_the_second_port_has_a_number_that_clients_know() -> None:
+    parsed = _parser().parse_args(["serve", "--durablex-port"])
+    assert parsed.durablex_port == 6770
+    assert _parser().parse_args(["serve"]).durablex_port is None
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http", ""])

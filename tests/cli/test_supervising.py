@@ -59,6 +59,27 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         pause.wait(0.02)  # Nobody would tell us.
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_second_port_serves_the_same(
+    processes: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = tmp_path / "db" if processes == 1 else request.getfixturevalue("migrated_url")
+    log = tmp_path / "log"
+    env = {"PERDURE_DURABLEX_PORT": "0"}
+    with ServerProcess(store, log_path=log, processes=processes, env=env) as server:
+        told = [line for line in log.read_text().splitlines() if "for Durablex" in line]
+        assert len(told) == 1
+        second = told[0].rpartition(" ")[2]
+        assert second != server.url
+        sent = httpx.post(second + "/events", json={"name": "paid"}, trust_env=False)
+        assert sent.status_code == 202
+        for url in (second, server.url):
+            seen = httpx.get(f"{url}/events/{sent.json()['eventId']}", trust_env=False)
+            assert seen.json()["name"] == "paid"
+            assert httpx.get(url + "/api/health", trust_env=False).status_code == 200
+    assert server.exit_code == 0
+
+
 def test_a_process_that_dies_is_replaced_and_the_port_keeps_answering(
     server: ServerProcess,
 ) -> None:

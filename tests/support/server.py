@@ -138,6 +138,7 @@ class ServerProcess:
         with output, self.log_path.open("a") as log:
             for line in output:
                 log.write(line)
+                log.flush()
                 if line.startswith(LISTENING) and not listening.done():
                     listening.set_result(line.removeprefix(LISTENING).strip())
         if not listening.done():

@@ -12,6 +12,7 @@ from perdure import __version__
 from perdure.clock import SystemClock
 from perdure.server.run import configure_logging, serve
 from perdure.server.settings import (
+    DURABLEX_PORT,
     PROCESSES_MAX,
     Settings,
     SettingsError,
@@ -46,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
-    if parsed.listen_fd is not None:
-        listener = inherited_listener(parsed.listen_fd)
-        uvloop.run(serve(settings, listener, parsed.family))
+    if parsed.listen_fd:
+        listeners = [inherited_listener(descriptor) for descriptor in parsed.listen_fd]
+        uvloop.run(serve(settings, listeners, parsed.family))
         return 0
     processes = settings.processes or _processes_of(parsed.command, settings)
     if processes == 1:
@@ -67,7 +68,7 @@ def _processes_of(command: str, settings: Settings) -> int:
 
 
 def _settings(parsed: argparse.Namespace) -> Settings:
-    names = ("host", "port", "store", "processes")
+    names = ("host", "port", "durablex_port", "store", "processes")
     given = {name: getattr(parsed, name) for name in names if getattr(parsed, name) is not None}
     if parsed.command == "dev":
         settings = load_settings(os.environ, auth_driver="none", **given)
@@ -144,13 +145,20 @@ def _parser() -> argparse.ArgumentParser:
         command = _command(commands, name, text, _serve)
         command.add_argument("--host", help="address to listen on (127.0.0.1)")
         command.add_argument("--port", type=_port, help="port to listen on, 0 for any (8080)")
+        command.add_argument(
+            "--durablex-port",
+            type=_port,
+            nargs="?",
+            const=DURABLEX_PORT,
+            help=f"one more port for the same ({DURABLEX_PORT} when none is said)",
+        )
         _add_store(command)
         command.add_argument(
             "--processes",
             type=_processes,
             help="server processes behind the port (1; serve on PostgreSQL: one per core)",
         )
-        command.add_argument("--listen-fd", type=int, help=argparse.SUPPRESS)
+        command.add_argument("--listen-fd", type=int, action="append", help=argparse.SUPPRESS)
         command.add_argument("--family", type=family_of, help=argparse.SUPPRESS)
     command = _command(commands, "migrate", "bring the store's schema up to date", _migrate)
     _add_store(command)

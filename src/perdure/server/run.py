@@ -1,17 +1,20 @@
 """The life of a server: open, listen, serve, drain, close."""
 
 import asyncio
+import contextlib
 import gc
 import logging
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, SettingsError
 from perdure.server.siblings import Family
 from perdure.web.server import Connections, listen
 
+LISTENING = "perdure listening on "
 DRAIN_SECONDS = 10
 """How long a stopping server lets requests finish."""
 
@@ -19,20 +22,19 @@ log = logging.getLogger(__name__)
 
 
 async def serve(
-    settings: Settings, listener: socket.socket | None = None, family: Family | None = None
+    settings: Settings, listeners: Sequence[socket.socket] = (), family: Family | None = None
 ) -> None:
-    """Run until SIGTERM or SIGINT, on a socket of our own or one that a supervisor gave us."""
-    supervised = listener is not None
+    """Run until SIGTERM or SIGINT, on sockets of our own or those that a supervisor gave us."""
+    supervised = bool(listeners)
     server = Server(settings, family=family)
     await server.open()
     try:
-        if listener is None:
-            listener = open_listener(settings.host, settings.port)
+        listeners = listeners or open_listeners(settings)
         async with asyncio.TaskGroup() as group:
             beat = group.create_task(server.engine.run(), name="beat")
             _spare_the_collector()
             loops = [group.create_task(work, name=name) for name, work in server.loops()]
-            await _listen_and_serve(server, listener, supervised=supervised)
+            await _listen_and_serve(server, listeners, supervised=supervised)
             for loop in loops:
                 loop.cancel()
             server.engine.stop()
@@ -48,16 +50,40 @@ def _spare_the_collector() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-def open_listener(host: str, port: int) -> socket.socket:
-    """A socket of our own."""
-    return _listen(host, port, shares_port=False)
+def open_listeners(settings: Settings) -> list[socket.socket]:
+    """A socket of our own for each port."""
+    with contextlib.ExitStack() as opened:
+        listeners = [
+            opened.enter_context(_listen(settings.host, port, shares_port=False))
+            for port in settings.ports
+        ]
+        opened.pop_all()
+    return listeners
 
 
-def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
-    """Several sockets on one port that nobody else has."""
-    with open_listener(host, port) as probe:
-        port = probe.getsockname()[1]
-    return [_listen(host, port, shares_port=True) for _ in range(count)]
+def open_shared_listeners(settings: Settings, count: int) -> list[list[socket.socket]]:
+    """For each of several processes a socket on every port, which nobody else has."""
+    with contextlib.ExitStack() as opened:
+        by_port = []
+        for port in settings.ports:
+            with _listen(settings.host, port, shares_port=False) as probe:
+                taken: int = probe.getsockname()[1]
+            by_port.append(
+                [
+                    opened.enter_context(_listen(settings.host, taken, shares_port=True))
+                    for _ in range(count)
+                ]
+            )
+        opened.pop_all()
+    return [list(listeners) for listeners in zip(*by_port, strict=True)]
+
+
+def announce(listeners: Sequence[socket.socket]) -> None:
+    """Say where we listen. The line of the first port comes last, for it says that all is ready."""
+    urls = ["http://{}:{}".format(*listener.getsockname()[:2]) for listener in listeners]
+    for url in urls[1:]:
+        print(f"perdure listening, also for Durablex, on {url}")
+    print(f"{LISTENING}{urls[0]}", flush=True)
 
 
 def _listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
@@ -76,9 +102,11 @@ def _listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
     return listener
 
 
-async def _listen_and_serve(server: Server, listener: socket.socket, *, supervised: bool) -> None:
+async def _listen_and_serve(
+    server: Server, listeners: Sequence[socket.socket], *, supervised: bool
+) -> None:
     connections = Connections(server.app)
-    accepting = await listen(connections, listener)
+    accepting = [await listen(connections, listener) for listener in listeners]
     sweeping = asyncio.create_task(connections.sweep(), name="sweep")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -87,13 +115,13 @@ async def _listen_and_serve(server: Server, listener: socket.socket, *, supervis
     if supervised:
         # The other end of our standard input is the supervisor: when it ends, so do we.
         loop.add_reader(sys.stdin.fileno(), stop.set)
-    host, port = listener.getsockname()[:2]
-    print(f"perdure listening on http://{host}:{port}", flush=True)
+    announce(listeners)
     await stop.wait()
     if supervised:
         loop.remove_reader(sys.stdin.fileno())
     log.info("draining")
-    accepting.close()
+    for accepted in accepting:
+        accepted.close()
     sweeping.cancel()
     # Known before the first answer: some are on their way as soon as they are decided.
     connections.is_draining = True

@@ -9,6 +9,8 @@ from msgspec import Struct
 from perdure.core import limits
 from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
 
+DURABLEX_PORT = 6770
+"""Where clients of Durablex look for an engine when nobody tells them."""
 PROCESSES_MAX = 64
 API_KEYS_MAX = 64
 """Every one is compared with every request."""
@@ -23,6 +25,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 8080
+    durablex_port: int | None = None
     store: str = "sqlite:///./perdure.db"
     store_direct: str | None = None
     pooler: str = "none"
@@ -55,6 +58,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     ai_model: str | None = None
 
     @property
+    def ports(self) -> tuple[int, ...]:
+        """Every port to listen on; all serve the same."""
+        return (self.port,) if self.durablex_port is None else (self.port, self.durablex_port)
+
+    @property
     def query_wait(self) -> int:
         """A query outlives a poll that has just begun, but not the patience of a client."""
         if self.query_timeout is not None:
@@ -66,6 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 ENVIRONMENT: dict[str, str] = {
     "PERDURE_HOST": "address to listen on",
     "PERDURE_PORT": "port to listen on; 0 takes any free one",
+    "PERDURE_DURABLEX_PORT": "one more port for the same; clients of Durablex expect 6770",
     "PERDURE_STORE": "where runs are kept: sqlite:///path or postgresql://user@host/database",
     "PERDURE_POOLER": "transaction when a pooler that shares sessions stands before PostgreSQL",
     "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
@@ -108,6 +117,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values: dict[str, object] = {
         "host": environment.get("PERDURE_HOST") or None,
         "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
+        "durablex_port": _integer(environment, "PERDURE_DURABLEX_PORT", 0, 65_535),
         "store": environment.get("PERDURE_STORE") or None,
         "store_direct": environment.get("PERDURE_STORE_DIRECT") or None,
         "pooler": _choice(environment, "PERDURE_POOLER", "none", "transaction"),

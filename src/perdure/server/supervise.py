@@ -1,6 +1,7 @@
 """Several server processes behind one port: started, watched, started again when they die."""
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from perdure.clock import monotonic_seconds
-from perdure.server.run import DRAIN_SECONDS, open_listeners
+from perdure.server.run import DRAIN_SECONDS, LISTENING, announce, open_shared_listeners
 from perdure.server.settings import Settings
 from perdure.server.siblings import Family, families, socket_pairs
 
@@ -20,7 +21,6 @@ READY_SECONDS = 60
 _PAUSE_MAX = 5.0
 _STEADY_SECONDS = 10.0
 """A process that lived for so long did not die of its start."""
-LISTENING = "perdure listening on "
 REFUSED = 2
 """The exit code of a process that cannot serve, and has said why."""
 
@@ -30,10 +30,13 @@ log = logging.getLogger(__name__)
 class Child:
     """One server process. It dies with us: its standard input is a pipe that we hold."""
 
-    def __init__(self, command: Sequence[str], descriptor: int, family: Family) -> None:
-        inherited = ["--listen-fd", str(descriptor), "--family", str(family)]
-        self._command = [*command, *inherited]
-        self._descriptors = (descriptor, *family.descriptors)
+    def __init__(
+        self, command: Sequence[str], listeners: Sequence[socket.socket], family: Family
+    ) -> None:
+        descriptors = [listener.fileno() for listener in listeners]
+        inherited = [f"--listen-fd={descriptor}" for descriptor in descriptors]
+        self._command = [*command, *inherited, "--family", str(family)]
+        self._descriptors = (*descriptors, *family.descriptors)
         self._failures = 0
         self._started_at = 0.0
         self.start_at = 0.0
@@ -78,16 +81,16 @@ class Child:
 class Supervisor:
     """Holds the sockets and the processes; answers nobody itself.
 
-    Each process has a socket of its own on the same port, so that the system deals connections out
+    Each process has a socket of its own on each port, so that the system deals connections out
     evenly. They stay open here: who knocks while a process is being replaced waits in its queue.
     """
 
     def __init__(self, settings: Settings, command: Sequence[str], processes: int) -> None:
-        self._listeners = open_listeners(settings.host, settings.port, processes)
+        self._listeners = open_shared_listeners(settings, processes)
         self._pairs = socket_pairs(processes)
         self._children = [
-            Child(command, listener.fileno(), family)
-            for listener, family in zip(self._listeners, families(self._pairs), strict=True)
+            Child(command, listeners, family)
+            for listeners, family in zip(self._listeners, families(self._pairs), strict=True)
         ]
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._has_begun = False
@@ -105,7 +108,7 @@ class Supervisor:
             return self._watch()
         finally:
             self._end()
-            for listener in self._listeners:
+            for listener in itertools.chain(*self._listeners):
                 listener.close()
             for pair in self._pairs:
                 for end in pair:
@@ -128,7 +131,7 @@ class Supervisor:
                     child.start()
             if not self._has_begun and all(child.is_ready for child in self._children):
                 self._has_begun = True
-                self._announce()
+                announce(self._listeners[0])
             if not self._has_begun and monotonic_seconds() > give_up_at:
                 print("perdure: the server processes did not get ready", file=sys.stderr)
                 return REFUSED
@@ -136,10 +139,6 @@ class Supervisor:
 
     def _is_to_start(self, child: Child) -> bool:
         return child.process is None and (self._has_begun or self._children[0].is_ready)
-
-    def _announce(self) -> None:
-        host, port = self._listeners[0].getsockname()[:2]
-        print(f"{LISTENING}http://{host}:{port}", flush=True)
 
     def _wait(self) -> None:
         """Until a child says something or ends, a signal comes, or one is due to start."""
