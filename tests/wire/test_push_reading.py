@@ -168,6 +168,114 @@ def test_runs_are_found_by_what_they_are(wire: Wire) -> None:
     assert found("since=2026-01-01T00:00:05") == [running]
 
 
+def test_runs_are_sorted_by_any_of_their_properties_page_by_page(wire: Wire) -> None:
+    shop = a_runner(wire, workflow("order"), workflow("mail"))
+    bank = a_runner(wire, workflow("pay"), app="bank")
+    started: dict[str, str] = {}
+    for name, runner, seconds, ends in (
+        ("mail", shop, 3, True),
+        ("order", shop, 1, False),
+        ("pay", bank, 2, True),
+        ("order", shop, 4, True),
+        ("mail", shop, 0, None),
+    ):
+        run_id = start(wire, name)
+        invoke = runner.next()
+        wire.advance(seconds=seconds)
+        label = f"{name}{len(started)}"
+        started[run_id] = label
+        if ends is None:
+            continue
+        invoke.answer(200 if ends else 400, {"data": 1} if ends else {"error": "no"})
+        settled(wire, run_id, "succeeded" if ends else "failed")
+
+    def walked(query: str) -> list[str]:
+        """The list, one run per page."""
+        found, cursor = [], ""
+        while True:
+            answer = wire.call("GET", f"/runs?limit=1&{query}{cursor}")
+            assert answer.status == 200, answer
+            found += [started[row["id"]] for row in json.loads(answer.content)]
+            if "x-next-cursor" not in answer.headers:
+                return found
+            cursor = f"&cursor={answer.headers['x-next-cursor']}"
+
+    expected = {
+        "workflow": ["mail0", "mail4", "order1", "order3", "pay2"],
+        "app": ["pay2", "mail0", "order1", "order3", "mail4"],
+        "status": ["order1", "mail4", "mail0", "pay2", "order3"],
+        "duration": ["mail4", "order1", "pay2", "mail0", "order3"],
+        "started": ["mail0", "order1", "pay2", "order3", "mail4"],
+    }
+    for sort, order in expected.items():
+        assert walked(f"sort={sort}&dir=asc") == order, sort
+        assert walked(f"sort={sort}") == order[::-1], sort
+    assert walked("sort=duration&status=succeeded") == ["order3", "mail0", "pay2"]
+    assert walked("sort=workflow&app=shop&q=ord&dir=asc") == ["order1", "order3"]
+    cursor = wire.call("GET", "/runs?limit=1&sort=workflow").headers["x-next-cursor"]
+    for other in ("sort=app", "sort=workflow&dir=asc", ""):
+        assert wire.call("GET", f"/runs?{other}&cursor={cursor}").status == 400
+
+
+def test_a_deep_search_looks_into_what_runs_carry(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    by_input = start(wire, "order", {"customer": 'Zo\u00cb "X"'})
+    runner.next().returned({"receipt": "R-77"})
+    settled(wire, by_input, "succeeded")
+    broken = start(wire, "order", {"n": 1})
+    runner.next().answer(400, {"error": "card DECLINED"})
+    settled(wire, broken, "failed")
+
+    def found(query: str) -> list[str]:
+        return [row["id"] for row in rows(wire, f"/runs?{query}")]
+
+    assert found("q=zo%C3%AB&deep=1") == [by_input]
+    assert found("q=r-77&deep=1") == [by_input]
+    assert found("q=declined&deep=1") == [broken]
+    assert found("q=declined&deep=1&status=succeeded") == []
+    assert found("q=ORDER&deep=1&sort=duration&dir=asc") in ([by_input, broken], [broken, by_input])
+    assert found("q=declined") == found("q=declined&deep=0") == []
+    assert found("deep=1") == [broken, by_input]
+    assert found("q=WorkflowStarted&deep=1") == [], "our own words are nobody's content"
+
+
+def test_a_deep_search_opens_so_many_runs_and_goes_on_behind_them(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.protocols.durablex.listing._DEEP_RUNS_MAX", 2)
+    a_runner(wire, workflow("order"))
+    wanted = start(wire, "order", "needle")
+    for number in range(3):
+        wire.advance(seconds=1)
+        start(wire, "order", number)
+
+    first = wire.call("GET", "/runs?q=needle&deep=1")
+    assert json.loads(first.content) == []
+    second = rows(wire, f"/runs?q=needle&deep=1&cursor={first.headers['x-next-cursor']}")
+    assert [row["id"] for row in second] == [wanted]
+
+
+def test_what_was_begun_again_is_found_and_counted(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    source, other = start(wire, "order"), start(wire, "order")
+    for run_id in (source, other):
+        runner.next().returned()
+        settled(wire, run_id, "succeeded")
+    wire.advance(seconds=1)
+    again = wire.call("POST", f"/runs/{source}/replay").ok()["id"]
+    runner.next().answer(400, {"error": "no"})
+    settled(wire, again, "failed")
+    wire.advance(seconds=1)
+    third = wire.call("POST", f"/runs/{source}/replay").ok()["id"]
+
+    assert [row["id"] for row in rows(wire, f"/runs?replayOf={source}")] == [third, again]
+    assert rows(wire, f"/runs?replayOf={source}&status=failed")[0]["id"] == again
+    assert rows(wire, f"/runs?replayOf={other}") == rows(wire, "/runs?replayOf=nobody") == []
+    told = wire.call("GET", f"/runs/stats?replayOf={source}").ok()
+    assert (told["total"], told["failed"], told["active"]) == (2, 1, 1)
+    assert wire.call("GET", "/runs/stats?replayOf=nobody").ok()["total"] == 0
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -179,6 +287,9 @@ def test_runs_are_found_by_what_they_are(wire: Wire) -> None:
         "runType=x",
         "since=noon",
         "cursor=%21",
+        "cursor=W10=",
+        "sort=input",
+        "deep=perhaps&q=x",
     ],
 )
 def test_questions_that_make_no_sense_are_refused(wire: Wire, query: str) -> None:

@@ -117,6 +117,11 @@ RUNNERS_MAX = 10_000
 RUNNER_HEARTBEAT = 15 * SECOND
 RUNNER_REGISTER_TIMEOUT = 10 * SECOND
 RUNNER_STALE_AFTER = 90 * SECOND
+RUNNER_MISSED_AFTER = 90 * SECOND
+"""How long what a runner knew is still counted on after it left: most come back."""
+RUNNER_LINKS_MAX = 10_000
+PIN_GRACE = 30 * SECOND
+"""How long a run waits for a lost runner that it is pinned to."""
 RUNNER_FORGOTTEN_AFTER = 86_400 * SECOND
 WORKFLOWS_MAX = 10_000
 WAITERS_PER_EVENT_MAX = 10_000

@@ -1,6 +1,6 @@
 """Operations of push runs: answers of runners, calls among runs, and what follows an end."""
 
-from perdure.core.limits import CALL_DEPTH_MAX
+from perdure.core.limits import CALL_DEPTH_MAX, PIN_GRACE
 from perdure.core.push.command import PassReply, StepError
 from perdure.core.push.effect import Called, Ended, Pinned
 from perdure.core.push.metering import unhindered
@@ -73,7 +73,10 @@ class ReleasePasses(LeaseRecovery):
 
 
 class RequirePinned(Operation):
-    """A run that is pinned to a runner that is not there fails at once: its caller is mistaken."""
+    """A run that is pinned to a runner that is not there fails: its caller is mistaken.
+
+    If that runner had taken passes of it before, it may come back within a grace.
+    """
 
     __slots__ = ("_links", "_run")
     name = "require_pinned"
@@ -99,8 +102,12 @@ class RequirePinned(Operation):
 
     def decide(self, world: World) -> None:
         run = self._run
-        found = [RUNNER.find(world, run.namespace, link.key) for link in self._links]
-        if run.is_closed or any(link is not None and link.is_live for link in found):
+        known = (RUNNER.find(world, run.namespace, link.key) for link in self._links)
+        found = [link for link in known if link is not None]
+        if run.is_closed or any(link.is_live for link in found):
+            return
+        seen_at = max((link.seen_at for link in found), default=0)
+        if push_of(run).executed_by is not None and world.moment.now - seen_at < PIN_GRACE:
             return
         error = error_of(f"runner {push_of(run).pin} of app {run.queue} is not registered")
         fail(run, world.moment, error)

@@ -3,7 +3,13 @@
 from msgspec import Struct, field
 
 from perdure.core.intake.definition import Manifest, Runner
-from perdure.core.limits import RUNNER_FORGOTTEN_AFTER, RUNNER_STALE_AFTER, WORKFLOWS_MAX
+from perdure.core.limits import (
+    RUNNER_FORGOTTEN_AFTER,
+    RUNNER_LINKS_MAX,
+    RUNNER_MISSED_AFTER,
+    RUNNER_STALE_AFTER,
+    WORKFLOWS_MAX,
+)
 from perdure.core.rejection import StructuralLimitExceeded
 from perdure.engine.catalogue import Book, Definition
 from perdure.engine.operation import Operation
@@ -107,18 +113,23 @@ class RegisterRunner(Operation):
 
     def decide(self, world: World) -> RunnerLink:
         manifest, namespace, now = self._manifest, self._namespace, world.moment.now
-        if APP.find(world, namespace, manifest.app) is None:
-            APP.put(world, namespace, manifest.app, App(now))
+        app = APP.find(world, namespace, manifest.app)
         if self._put_definitions(world):
-            edition = EDITION.find(world, namespace, "")
-            EDITION.put(world, namespace, "", Edition(1 if edition is None else edition.number + 1))
+            next_edition(world, namespace)
+        names = [workflow.name for workflow in manifest.workflows]
+        known = RUNNER.find(world, namespace, self._key())
+        if app is None or known is None or not known.is_live or known.workflows != names:
+            # Whoever drops a workflow for want of runners writes this as well, so neither can
+            # overlook the other.
+            APP.put(world, namespace, manifest.app, app or App(now))
+            world.follow_ups.append(DropMissing(namespace, manifest.app))
         link = RunnerLink(
             app=manifest.app,
             runner_id=self._runner_id,
             link_id=self._link_id,
             url=self._url,
             told=manifest.runner,
-            workflows=[workflow.name for workflow in manifest.workflows],
+            workflows=names,
             registered_at=now,
             seen_at=now,
         )
@@ -178,12 +189,12 @@ class SeeRunner(Operation):
             return
         now = world.moment.now
         link.seen_at, link.is_live = now, self._is_live
-        wait = RUNNER_STALE_AFTER if self._is_live else RUNNER_FORGOTTEN_AFTER
+        wait = RUNNER_STALE_AFTER if self._is_live else RUNNER_MISSED_AFTER
         RUNNER.put(world, self._namespace, self._key, link, due_at=now + wait)
 
 
 class RunnerDue(Operation):
-    """A link was not heard of for long: it is stale, and in the end it is forgotten."""
+    """A link was not heard of for long: it is stale, then missed, and in the end forgotten."""
 
     __slots__ = ("_record",)
     name = "runner_due"
@@ -200,13 +211,101 @@ class RunnerDue(Operation):
         now = world.moment.now
         if link is None:
             return True
-        if link.is_live and now - link.seen_at >= RUNNER_STALE_AFTER:
-            link.is_live = False
-            RUNNER.put(world, namespace, key, link, due_at=now + RUNNER_FORGOTTEN_AFTER)
-        elif not link.is_live and now - link.seen_at >= RUNNER_FORGOTTEN_AFTER:
+        silence = now - link.seen_at
+        if not link.is_live and silence >= RUNNER_FORGOTTEN_AFTER:
             RUNNER.remove(world, namespace, key)
-        else:
-            # It was seen in between.
-            wait = RUNNER_STALE_AFTER if link.is_live else RUNNER_FORGOTTEN_AFTER
-            RUNNER.put(world, namespace, key, link, due_at=link.seen_at + wait)
+            return True
+        if link.is_live and silence >= RUNNER_STALE_AFTER:
+            link.is_live = False
+        wait = RUNNER_STALE_AFTER
+        if not link.is_live:
+            is_missed = silence >= RUNNER_MISSED_AFTER
+            wait = RUNNER_FORGOTTEN_AFTER if is_missed else RUNNER_MISSED_AFTER
+            if is_missed:
+                world.follow_ups.append(DropMissing(namespace, link.app))
+        RUNNER.put(world, namespace, key, link, due_at=link.seen_at + wait)
         return True
+
+
+class DropMissing(Operation):
+    """Forget the workflows of an app that no runner of it knows any more.
+
+    The newest manifest of a runner counts, and for a while after it left, too. While no runner is
+    live everything stays: an app that is being restarted loses nothing.
+    """
+
+    __slots__ = ("_app", "_links", "_namespace")
+    name = "drop_missing"
+    looks_around = True
+    looks_closer = True
+
+    def __init__(self, namespace: str, app: str) -> None:
+        self._namespace = namespace
+        self._app = app
+        self._links: tuple[RecordKey, ...] = ()
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        await open_book(store, world, self._namespace)
+        prefix = self._app + SEPARATOR
+        wanted = RecordRange(
+            kind=RUNNER.name, namespace=self._namespace, prefix=prefix, limit=RUNNER_LINKS_MAX
+        )
+        found = dict.fromkeys(await store.find_record_keys(wanted))
+        # Those of this beat are not on disk yet.
+        for key in world.changes.records:
+            if key[:2] == (RUNNER.name, self._namespace) and key.key.startswith(prefix):
+                found[key] = None
+        self._links = tuple(found)
+        return ()
+
+    def records(self) -> tuple[RecordKey, ...]:
+        namespace = self._namespace
+        return (APP.key(namespace, self._app), EDITION.key(namespace, ""), *self._links)
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        return tuple(DEFINITION.key(self._namespace, key) for key in self._missing(world))
+
+    def decide(self, world: World) -> None:
+        app = APP.find(world, self._namespace, self._app)
+        missing = [
+            key
+            for key in self._missing(world)
+            if DEFINITION.find(world, self._namespace, key) is not None
+        ]
+        if app is None or not missing:
+            return
+        for key in missing:
+            DEFINITION.remove(world, self._namespace, key)
+        next_edition(world, self._namespace)
+        APP.put(world, self._namespace, self._app, app)
+
+    def _missing(self, world: World) -> list[str]:
+        """The keys of definitions that nobody knows any more."""
+        now = world.moment.now
+        newest: dict[str, RunnerLink] = {}
+        is_live = False
+        for key in self._links:
+            link = RUNNER.find(world, self._namespace, key.key)
+            if link is None:
+                continue
+            is_live |= link.is_live
+            known = newest.get(link.runner_id)
+            if known is None or known.registered_at <= link.registered_at:
+                newest[link.runner_id] = link
+        if not is_live:
+            return []
+        told: set[str] = set()
+        for link in newest.values():
+            if link.is_live or now - link.seen_at < RUNNER_MISSED_AFTER:
+                told.update(link.workflows)
+        return [
+            app + SEPARATOR + name
+            for app, name in world.catalogue.book(self._namespace).definitions
+            if app == self._app and name not in told
+        ]
+
+
+def next_edition(world: World, namespace: str) -> None:
+    """The definitions of a namespace have changed."""
+    edition = EDITION.find(world, namespace, "")
+    EDITION.put(world, namespace, "", Edition(1 if edition is None else edition.number + 1))

@@ -6,6 +6,7 @@ from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
 from perdure.core.push.metering import look_at_budget, look_at_pace
+from perdure.core.push.pin import look_at_pin
 from perdure.core.push.slot import look_at_slot
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
@@ -161,6 +162,8 @@ class World:
             wanted = wanted or look_at_budget(run, moment)
         if wanted is not None:
             self.carry_out(wanted)
+        if push.pin:
+            look_at_pin(run, moment.now)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, StartRun):

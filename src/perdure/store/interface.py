@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 from msgspec import Struct, field
 
@@ -229,8 +229,11 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
+PushedSort = Literal["started", "workflow", "status", "app", "duration"]
+
+
 class PushedFilter(Struct, frozen=True, kw_only=True):
-    """Which push runs a list shows, and from which end."""
+    """Which push runs a list shows, by what, and from which end."""
 
     namespace: str
     app: str | None = None
@@ -238,7 +241,8 @@ class PushedFilter(Struct, frozen=True, kw_only=True):
     statuses: tuple[str, ...] | None = None
     since: int = 0
     text: str | None = None
-    oldest_first: bool = False
+    sort: PushedSort = "started"
+    ascending: bool = False
 
 
 class PushedFigures(NamedTuple):
@@ -256,6 +260,14 @@ class ListCursor(NamedTuple):
 
     started_at: int
     run_id: str
+
+
+class PushedCursor(NamedTuple):
+    """The same for push runs, with what else the page is sorted by, if it is."""
+
+    started_at: int
+    run_id: str
+    place: str | int | None = None
 
 
 class Store(Protocol):
@@ -317,7 +329,7 @@ class Store(Protocol):
         self, wanted: RunFilter, after: ListCursor | None, limit: int
     ) -> list[Run]: ...
     async def read_pushed(
-        self, wanted: PushedFilter, after: ListCursor | None, limit: int
+        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]: ...
     async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...

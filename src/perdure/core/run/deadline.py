@@ -41,6 +41,8 @@ def next_due(run: Run) -> int | None:
             moments.append(task.lease.expires_at)
         elif task.state is TaskState.DELAYED:
             moments.append(task.available_at)
+    if run.push is not None:
+        moments.append(run.push.pin_look_at)
     moments.extend(operation_due(operation) for operation in run.operations.values())
     if run.updates_open:
         moments.extend(m.validate_by for m in run.inbox.values() if isinstance(m, Update))

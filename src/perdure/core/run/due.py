@@ -2,6 +2,7 @@
 
 from perdure.core import instant
 from perdure.core.push.firing import fire_step
+from perdure.core.push.pin import fire_pin
 from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
 from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
 from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
@@ -43,6 +44,7 @@ def fire_due(run: Run, moment: Moment) -> None:
     due = [o for o in run.operations.values() if _is_due(o, moment.now)]
     for operation in sorted(due, key=lambda o: (operation_due(o) or 0, o.sequence)):
         _fire_operation(run, moment, operation)
+    fire_pin(run, moment.now)
     settle(run, moment)
     run.due_at = next_due(run)
 

@@ -106,6 +106,8 @@ class Push(Struct, kw_only=True):
     trigger: str = "event"
     event_id: str | None = None
     pin: str = ""
+    pin_look_at: int | None = None
+    """When it is asked whether that runner is still there."""
     attempt: int = 1
     errors: int = 0
     transport_failures: int = 0

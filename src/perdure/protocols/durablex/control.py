@@ -14,6 +14,7 @@ from perdure.core.limits import (
     LIST_PAGE_SIZE_DEFAULT,
     LIST_PAGE_SIZE_MAX,
     NAME_LENGTH_MAX,
+    WORKFLOWS_MAX,
 )
 from perdure.core.push.control import Carried
 from perdure.core.push.metering import once_more
@@ -21,6 +22,7 @@ from perdure.core.push.start import PushStart, event_arguments
 from perdure.core.push.step import push_of
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
+from perdure.engine.registering import DEFINITION
 from perdure.engine.run_control import (
     ACTION,
     BeginAgain,
@@ -29,7 +31,7 @@ from perdure.engine.run_control import (
     PauseRun,
     ResumeRun,
 )
-from perdure.protocols.durablex.listing import find_runs, read_filter
+from perdure.protocols.durablex.listing import find_runs, finished, read_filter
 from perdure.protocols.durablex.requests import bad_request, integer, read_body
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.surface import DurablexSurface, encode
@@ -178,23 +180,31 @@ class RunControl:
         query = {name: value for name, value in asked.items() if value}
         if not query:
             raise bad_request("a filter is needed")
-        question = read_filter(request.namespace, query, limit=BULK_MAX)
+        question = finished(read_filter(request.namespace, query, limit=BULK_MAX))
         found, cursor = await find_runs(self._engine.store, question)
         over = [run for run in found if run.is_closed]
-        failed = 0
+        known = await self._known_workflows(request.namespace)
+        failed = skipped = 0
         for run in over:
+            if (run.queue, run.workflow_type) not in known:
+                skipped += 1
+                continue
             try:
                 await self._replay(run, None, actor=request.principal.subject, action="bulk_replay")
             except HttpError:
                 failed += 1
         told = {
             "matched": len(over),
-            "replayed": len(over) - failed,
-            "skipped": 0,
+            "replayed": len(over) - skipped - failed,
+            "skipped": skipped,
             "failed": failed,
             "capped": cursor is not None,
         }
         return self._surface.answer(200, told)
+
+    async def _known_workflows(self, namespace: str) -> set[tuple[str, str]]:
+        found = await DEFINITION.read_page(self._engine.store, namespace, limit=WORKFLOWS_MAX)
+        return {(one.app, one.workflow.name) for _, one in found}
 
     async def actions(self, request: Request) -> Response:
         """GET /control-actions, newest first."""

@@ -7,19 +7,18 @@ from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake.statistics import DEFAULT_SPAN, bucket_step, totals
 from perdure.core.limits import SECOND
+from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
+from perdure.protocols.durablex.listing import find_runs, narrowed, read_filter
 from perdure.protocols.durablex.requests import integer, moment
 from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.views import status_of
 from perdure.store.interface import PushedFilter
+from perdure.store.pushed import SHOWN_STATUSES
 from perdure.web.message import Request, Response
 
 _EVER = 2**62
-_SHOWN = {
-    "pending": "queued",
-    "completed": "succeeded",
-    "terminated": "cancelled",
-}
-"""What statuses on disk are called, where that differs."""
+_BEGUN_AGAIN_MAX = 10_000
 
 
 class Figures:
@@ -33,9 +32,21 @@ class Figures:
     async def stats(self, request: Request) -> Response:
         """GET /runs/stats."""
         counts: Counter[str] = Counter()
+        if request.query.get("replayOf"):
+            for run in await self._begun_again(request):
+                counts[status_of(run)] += 1
+            return self._surface.answer(200, totals(counts))
         for found in await self._store.read_pushed_figures(_wanted(request, 0), _EVER):
-            counts[_SHOWN.get(found.status, found.status)] += found.runs
+            counts[SHOWN_STATUSES.get(found.status, found.status)] += found.runs
         return self._surface.answer(200, totals(counts))
+
+    async def _begun_again(self, request: Request) -> list[Run]:
+        """What was begun again from a run, as far as there is an end to it."""
+        names = ("app", "workflow", "since", "replayOf")
+        query = {name: request.query[name] for name in names if name in request.query}
+        question = read_filter(request.namespace, query, limit=_BEGUN_AGAIN_MAX)
+        asked = await narrowed(self._store, query, question)
+        return [] if asked is None else (await find_runs(self._store, asked))[0]
 
     async def timeseries(self, request: Request) -> Response:
         """GET /runs/timeseries: every stretch of time, also those in which nothing started."""
@@ -53,7 +64,7 @@ class Figures:
             bucket = buckets.get(found.stretch)
             if bucket is None:
                 continue
-            status = _SHOWN.get(found.status, found.status)
+            status = SHOWN_STATUSES.get(found.status, found.status)
             bucket["counts"][status] = bucket["counts"].get(status, 0) + found.runs
             bucket["total"] += found.runs
             if found.lasted is not None and found.longest is not None:

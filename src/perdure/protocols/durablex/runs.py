@@ -5,7 +5,7 @@ from typing import Any
 from perdure.core.limits import HISTORY_EVENTS_MAX, HISTORY_PAGE_SIZE_MAX
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.beat import Engine
-from perdure.protocols.durablex.listing import find_runs, read_question
+from perdure.protocols.durablex.listing import find_runs, narrowed, read_question
 from perdure.protocols.durablex.requests import integer
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_of
@@ -27,8 +27,8 @@ class Runs:
 
     async def find(self, request: Request) -> Response:
         """GET /runs: one page, and in a header where the next one begins."""
-        asked = read_question(request)
-        found, cursor = await find_runs(self._store, asked)
+        asked = await narrowed(self._store, request.query, read_question(request))
+        found, cursor = ([], None) if asked is None else await find_runs(self._store, asked)
         headers = () if cursor is None else ((b"x-next-cursor", cursor.encode()),)
         return Response(200, encode([run_view(run) for run in found]), headers)
 

@@ -79,9 +79,7 @@ def run_view(run: Run) -> dict[str, Any]:
     if run.closed_at is not None:
         view["endedAt"] = instant.text(run.closed_at)
         view["durationMs"] = (run.closed_at - run.started_at) // 1000
-    if run.failure is not None and run.status is RunStatus.FAILED:
-        told = run.failure.exception
-        view["error"] = Raw(told) if told else {"message": run.failure.message}
+    view["error"] = failure_of(run)
     if push.pause is not None:
         view["pausedBy"] = _present(
             {
@@ -115,6 +113,14 @@ def waiting_view(run: Run) -> dict[str, Any]:
 def _camel(name: str) -> str:
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
+
+
+def failure_of(run: Run) -> object | None:
+    """Why a run failed, if it did."""
+    if run.failure is None or run.status is not RunStatus.FAILED:
+        return None
+    told = run.failure.exception
+    return Raw(told) if told else {"message": run.failure.message}
 
 
 class _Event(Struct):

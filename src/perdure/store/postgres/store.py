@@ -28,6 +28,7 @@ from perdure.store.interface import (
     LoosePayloads,
     PayloadKey,
     PollLease,
+    PushedCursor,
     PushedFigures,
     PushedFilter,
     QueueKey,
@@ -51,6 +52,7 @@ from perdure.store.postgres.schema import (
 )
 from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.writing import collect, parts_of
+from perdure.store.pushed import question
 
 READERS_MAX = 4
 """How many readers may ask at the same time."""
@@ -415,22 +417,11 @@ class PostgresStore:
         return [_run_of(row) for row in found]
 
     async def read_pushed(
-        self, wanted: PushedFilter, after: ListCursor | None, limit: int
+        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]:
-        oldest = wanted.oldest_first
-        cursor = after or (ListCursor(-1, "") if oldest else ListCursor(_END_OF_TIME, ""))
-        found = await self._read(
-            "read_pushed_oldest" if oldest else "read_pushed",
-            wanted.namespace,
-            wanted.since,
-            *cursor,
-            wanted.app,
-            wanted.workflow,
-            None if wanted.statuses is None else list(wanted.statuses),
-            wanted.text,
-            limit,
-        )
-        return [_run_of(row) for row in found]
+        statuses = None if wanted.statuses is None else list(wanted.statuses)
+        query, values = question(wanted, statuses, after, limit)
+        return [_run_of(row) for row in await self._read(query, *values)]
 
     async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
         values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)

@@ -31,6 +31,7 @@ from perdure.store.interface import (
     PayloadFate,
     PayloadKey,
     PayloadPut,
+    PushedCursor,
     PushedFigures,
     PushedFilter,
     QueueKey,
@@ -45,6 +46,7 @@ from perdure.store.interface import (
     StreamKey,
     Unavailable,
 )
+from perdure.store.pushed import question
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
@@ -319,17 +321,11 @@ class SqliteStore:
         ]
 
     async def read_pushed(
-        self, wanted: PushedFilter, after: ListCursor | None, limit: int
+        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]:
-        oldest = wanted.oldest_first
-        cursor = after or (ListCursor(-1, "") if oldest else ListCursor(_END_OF_TIME, ""))
         statuses = None if wanted.statuses is None else _array(wanted.statuses)
-        values = (wanted.namespace, wanted.since, *cursor, wanted.app, wanted.workflow)
-        found = await self._read_bulk(
-            "read_pushed_oldest" if oldest else "read_pushed",
-            (*values, statuses, wanted.text, limit),
-        )
-        return [rows.run_of(row) for row in found]
+        query, values = question(wanted, statuses, after, limit)
+        return [rows.run_of(row) for row in await self._read_bulk(query, values)]
 
     async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
         values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)

@@ -101,6 +101,137 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
  order by run.started_at, run.run_id
  limit :most::bigint
 
+-- name: read_pushed_by_word
+-- One page of push runs by a word of theirs, then by their start. Nothing but the place of a run in
+-- time has an index, so this looks at every run that the rest lets pass.
+with found as (
+    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
+           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
+           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
+           coalesce(open_run.state, run.state) as state,
+           case :sort::text
+               when 'workflow' then run.workflow_type
+               when 'app' then run.queue
+               else case coalesce(open_run.status, run.status)
+                   when 'pending' then 'queued'
+                   when 'completed' then 'succeeded'
+                   when 'terminated' then 'cancelled'
+                   else coalesce(open_run.status, run.status)
+               end
+           end collate ucs_basic as place
+      from perdure.run
+      left join perdure.open_run on open_run.run_id = run.run_id
+     where run.namespace = :namespace::text
+       and run.workflow_id = run.run_id
+       and run.started_at >= :since::bigint
+       and (:app::text is null or run.queue = :app::text)
+       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+       and (:statuses::text[] is null
+            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place::text is null
+    or (place, started_at, run_id) > (:place::text, :started_at::bigint, :run_id::text)
+ order by place, started_at, run_id
+ limit :most::bigint
+
+-- name: read_pushed_by_word_down
+-- The same from the other end.
+with found as (
+    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
+           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
+           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
+           coalesce(open_run.state, run.state) as state,
+           case :sort::text
+               when 'workflow' then run.workflow_type
+               when 'app' then run.queue
+               else case coalesce(open_run.status, run.status)
+                   when 'pending' then 'queued'
+                   when 'completed' then 'succeeded'
+                   when 'terminated' then 'cancelled'
+                   else coalesce(open_run.status, run.status)
+               end
+           end collate ucs_basic as place
+      from perdure.run
+      left join perdure.open_run on open_run.run_id = run.run_id
+     where run.namespace = :namespace::text
+       and run.workflow_id = run.run_id
+       and run.started_at >= :since::bigint
+       and (:app::text is null or run.queue = :app::text)
+       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+       and (:statuses::text[] is null
+            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place::text is null
+    or (place, started_at, run_id) < (:place::text, :started_at::bigint, :run_id::text)
+ order by place desc, started_at desc, run_id desc
+ limit :most::bigint
+
+-- name: read_pushed_by_duration
+-- One page of push runs by how long they took, then by their start. This looks at all of them, too.
+with found as (
+    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
+           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
+           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
+           coalesce(open_run.state, run.state) as state,
+           coalesce(run.closed_at - run.started_at, -1) as place
+      from perdure.run
+      left join perdure.open_run on open_run.run_id = run.run_id
+     where run.namespace = :namespace::text
+       and run.workflow_id = run.run_id
+       and run.started_at >= :since::bigint
+       and (:app::text is null or run.queue = :app::text)
+       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+       and (:statuses::text[] is null
+            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place::bigint is null
+    or (place, started_at, run_id) > (:place::bigint, :started_at::bigint, :run_id::text)
+ order by place, started_at, run_id
+ limit :most::bigint
+
+-- name: read_pushed_by_duration_down
+-- The same from the other end.
+with found as (
+    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
+           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
+           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
+           coalesce(open_run.state, run.state) as state,
+           coalesce(run.closed_at - run.started_at, -1) as place
+      from perdure.run
+      left join perdure.open_run on open_run.run_id = run.run_id
+     where run.namespace = :namespace::text
+       and run.workflow_id = run.run_id
+       and run.started_at >= :since::bigint
+       and (:app::text is null or run.queue = :app::text)
+       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+       and (:statuses::text[] is null
+            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place::bigint is null
+    or (place, started_at, run_id) < (:place::bigint, :started_at::bigint, :run_id::text)
+ order by place desc, started_at desc, run_id desc
+ limit :most::bigint
+
 -- name: read_pushed_figures
 -- How many push runs started in which stretch of time, by status, and how long they took.
 select run.started_at / :step::bigint, coalesce(open_run.status, run.status), count(*),

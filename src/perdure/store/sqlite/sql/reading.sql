@@ -69,6 +69,117 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  order by started_at, run_id
  limit :most
 
+-- name: read_pushed_by_word
+-- One page of push runs by a word of theirs, then by their start. Nothing but the place of a run in
+-- time has an index, so this looks at every run that the rest lets pass.
+with found as (
+    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+           closed_at, version, task_owner, state,
+           case :sort
+               when 'workflow' then workflow_type
+               when 'app' then queue
+               else case status
+                   when 'pending' then 'queued'
+                   when 'completed' then 'succeeded'
+                   when 'terminated' then 'cancelled'
+                   else status
+               end
+           end as place
+      from run
+     where namespace = :namespace
+       and workflow_id = run_id
+       and started_at >= :since
+       and (:app is null or queue = :app)
+       and (:workflow_type is null or workflow_type = :workflow_type)
+       and (:statuses is null or status in (select value from json_each(:statuses)))
+       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+            or instr(queue, :text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place is null or (place, started_at, run_id) > (:place, :started_at, :run_id)
+ order by place, started_at, run_id
+ limit :most
+
+-- name: read_pushed_by_word_down
+-- The same from the other end.
+with found as (
+    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+           closed_at, version, task_owner, state,
+           case :sort
+               when 'workflow' then workflow_type
+               when 'app' then queue
+               else case status
+                   when 'pending' then 'queued'
+                   when 'completed' then 'succeeded'
+                   when 'terminated' then 'cancelled'
+                   else status
+               end
+           end as place
+      from run
+     where namespace = :namespace
+       and workflow_id = run_id
+       and started_at >= :since
+       and (:app is null or queue = :app)
+       and (:workflow_type is null or workflow_type = :workflow_type)
+       and (:statuses is null or status in (select value from json_each(:statuses)))
+       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+            or instr(queue, :text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place is null or (place, started_at, run_id) < (:place, :started_at, :run_id)
+ order by place desc, started_at desc, run_id desc
+ limit :most
+
+-- name: read_pushed_by_duration
+-- One page of push runs by how long they took, then by their start. This looks at all of them, too.
+with found as (
+    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+           closed_at, version, task_owner, state,
+           coalesce(closed_at - started_at, -1) as place
+      from run
+     where namespace = :namespace
+       and workflow_id = run_id
+       and started_at >= :since
+       and (:app is null or queue = :app)
+       and (:workflow_type is null or workflow_type = :workflow_type)
+       and (:statuses is null or status in (select value from json_each(:statuses)))
+       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+            or instr(queue, :text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place is null or (place, started_at, run_id) > (:place, :started_at, :run_id)
+ order by place, started_at, run_id
+ limit :most
+
+-- name: read_pushed_by_duration_down
+-- The same from the other end.
+with found as (
+    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+           closed_at, version, task_owner, state,
+           coalesce(closed_at - started_at, -1) as place
+      from run
+     where namespace = :namespace
+       and workflow_id = run_id
+       and started_at >= :since
+       and (:app is null or queue = :app)
+       and (:workflow_type is null or workflow_type = :workflow_type)
+       and (:statuses is null or status in (select value from json_each(:statuses)))
+       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+            or instr(queue, :text) > 0)
+)
+select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+       closed_at, version, task_owner, state
+  from found
+ where :place is null or (place, started_at, run_id) < (:place, :started_at, :run_id)
+ order by place desc, started_at desc, run_id desc
+ limit :most
+
 -- name: read_pushed_figures
 -- How many push runs started in which stretch of time, by status, and how long they took.
 select started_at / :step, status, count(*), sum(closed_at - started_at),
