@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from perdure.core.limits import SECOND
+from perdure.protocols.durablex.streaming import _EventTail
 from tests.support.http import Json, Stream, Wire
 from tests.support.runner import (
     a_runner,
@@ -96,7 +98,7 @@ def test_what_becomes_of_all_runs_is_told_from_now_on(wire: Wire) -> None:
     runner.next().returned()
     settled(wire, before, "succeeded")
     stream = listen(wire, "/runs/stream")
-    wire.until(lambda: bool(wire.server.streaming._listeners))
+    wire.until(lambda: wire.server.streaming.statuses.count > 0)
 
     run_id = start(wire, "order")
     runner.next().returned()
@@ -166,3 +168,18 @@ def test_figures_count_runs_by_what_they_are(wire: Wire) -> None:
 @pytest.mark.parametrize("query", ["since=never", "bucket=0", "bucket=x"])
 def test_figures_of_nonsense_are_refused(wire: Wire, query: str) -> None:
     assert wire.call("GET", f"/runs/timeseries?{query}").status == 400
+
+
+def test_an_event_that_was_committed_late_is_told_all_the_same() -> None:
+    tail = _EventTail("k0", is_shared=True)
+    assert [key for key in ("k1", "k3") if tail.is_new(key, 0)] == ["k1", "k3"]
+    tail.move(SECOND)
+    assert tail.behind == "k0", "the latest are looked at again"
+    assert [key for key in ("k1", "k2", "k3") if tail.is_new(key, SECOND)] == ["k2"]
+    tail.move(5 * SECOND)
+    assert tail.behind == "k3"
+
+    alone = _EventTail(None, is_shared=False)
+    alone.is_new("k1", 0)
+    alone.move(0)
+    assert alone.behind == "k1"

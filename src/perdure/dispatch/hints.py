@@ -27,6 +27,8 @@ from perdure.store.interface import QueueKey, Unavailable
 
 log = logging.getLogger(__name__)
 
+PUSHED = "push-runs"
+"""The topic of everything that becomes of push runs."""
 _WATCH = 60 * SECOND
 """How long a node is told about a run that somebody there waits for."""
 
@@ -79,6 +81,7 @@ class Hints:
         self.on_query: Callable[[str, QueueName, str], None] = lambda node, key, name: None
         self.on_wanted: Callable[[str, QueueKey, str], None] = lambda node, key, name: None
         self.on_changed: Callable[[str], None] = lambda topic: None
+        self.on_pushed: Callable[[tuple[str, ...]], None] = lambda about: None
         # Runs and records that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
@@ -90,13 +93,22 @@ class Hints:
         self._tell(Hint("ready", (*key, name)))
 
     def changed(self, topic: str) -> None:
+        if self.is_watched(topic):
+            self._tell(Hint("changed", (topic,)))
+
+    def is_watched(self, topic: str) -> bool:
+        """Whether somebody on another node waits for news of something."""
         until = self._remote.get(topic)
         if until is None:
-            return
+            return False
         if until < self._clock.now():
             del self._remote[topic]
-        else:
-            self._tell(Hint("changed", (topic,)))
+            return False
+        return True
+
+    def pushed(self, about: tuple[str, ...]) -> None:
+        """What became of a push run."""
+        self._tell(Hint("pushed", about))
 
     def registered(self, key: tuple[str, str]) -> None:
         self._tell(Hint("worker", key))
@@ -170,6 +182,8 @@ class Hints:
                     self._remote.popitem(last=False)
             case Hint("query", (namespace, queue, name)):
                 self.on_query(node, QueueName(namespace, queue), name)
+            case Hint("pushed", about):
+                self.on_pushed(about)
             case Hint("worker", (namespace, worker_id)):
                 await self._refresh_worker((namespace, worker_id))
             case _:

@@ -6,6 +6,7 @@ import logging
 from perdure.clock import Clock, FollowingClock
 from perdure.core.limits import SECOND
 from perdure.dispatch.polling import Polling
+from perdure.dispatch.statuses import Statuses
 from perdure.dispatch.tailing import Tails
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
@@ -39,6 +40,7 @@ class Lookout:
         self._polling = polling
         self._watchers = watchers
         self.tails: Tails | None = None
+        self.statuses: Statuses | None = None
         self._versions: dict[str, int] = {}
         self._looked_at = 0
         self._looks = 0
@@ -67,6 +69,8 @@ class Lookout:
         await self._polling.recover(self._store)
         await self._look_at_watched()
         await self._look_at_streams()
+        if self.statuses is not None:
+            await self.statuses.look(self._clock.now())
         self._looks += 1
         if self._looks % _LIFE_EVERY == 0:
             await self._store.note_life()

@@ -258,6 +258,8 @@ class Server:
         runs = Runs(self.engine, push_surface)
         self.streaming = Streaming(self.engine, runs, self.watchers, clock)
         run_control = RunControl(self.engine, runs, push_surface)
+        if self.neighbours is not None:
+            self.neighbours.connect_statuses(self.streaming.statuses)
         push_routes = durablex.routes(
             push_surface,
             self.connect,

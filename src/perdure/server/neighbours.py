@@ -13,6 +13,7 @@ from perdure.dispatch.pollers import PollerYard
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_post import QueryPost
+from perdure.dispatch.statuses import Statuses
 from perdure.dispatch.tailing import Tails
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
@@ -90,6 +91,11 @@ class Neighbours:
         tails.connect(self.hints.watching)
         self.hints.on_changed = tails.changed
         self.lookout.tails = tails
+
+    def connect_statuses(self, statuses: Statuses) -> None:
+        """Say who wants to know what becomes of push runs elsewhere."""
+        statuses.connect(self.hints)
+        self.lookout.statuses = statuses
 
     async def open(self) -> None:
         """Agree with the others what time it is."""

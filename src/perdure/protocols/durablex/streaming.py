@@ -7,9 +7,20 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.core import instant
-from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, LIST_PAGE_SIZE_MAX, SECOND
+from perdure.core.limits import (
+    EVENT_LISTENERS_MAX,
+    EVENTS_SEEN_MAX,
+    HISTORY_PAGE_SIZE_MAX,
+    LIST_PAGE_SIZE_MAX,
+    NAME_LENGTH_MAX,
+    SECOND,
+    STATUS_LISTENERS_MAX,
+)
+from perdure.core.push.step import push_of
+from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.history import encode
-from perdure.core.run.state import Dialect, Run
+from perdure.core.run.state import Run
+from perdure.dispatch.statuses import Statuses, Told
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.intake import EVENT
@@ -22,9 +33,8 @@ from perdure.web.stream import EventStream, stream
 
 _KEEP_ALIVE_SECONDS = 15.0
 _EVENTS_LOOK = SECOND // 2
-_LISTENERS_MAX = 1_000
-_QUEUED_MAX = 1_000
-_REMEMBERED_MAX = 10_000
+_EVENTS_LATE = 5 * SECOND
+_EVENTS_PAGE = EVENTS_SEEN_MAX + LIST_PAGE_SIZE_MAX
 
 
 class Streaming:
@@ -35,9 +45,8 @@ class Streaming:
         self._runs = runs
         self._watchers = watchers
         self._clock = clock
-        self._listeners: set[asyncio.Queue[bytes]] = set()
-        # What each run was when it was last told of, so that only changes are.
-        self._told: OrderedDict[str, str] = OrderedDict()
+        self.statuses = Statuses(self._store, self._told)
+        self._event_listeners = 0
 
     async def run(self, request: Request) -> Response:
         """GET /runs/{id}/stream: what happened, then what happens, until the run is over."""
@@ -76,81 +85,107 @@ class Streaming:
                 waiting.cancel()
 
     async def all_runs(self, request: Request) -> Response:
-        """GET /runs/stream: the statuses that runs come to at this node, from now on."""
-        if len(self._listeners) >= _LISTENERS_MAX:
-            raise bad_request("too many listen already")
+        """GET /runs/stream: the statuses that runs come to on any node, from now on."""
+        namespace, now = request.namespace, self._clock.now()
+        if self.statuses.count >= STATUS_LISTENERS_MAX:
+            raise LongPollCapacityExhausted(f"{self.statuses.count} listen already")
 
         async def feed(out: EventStream) -> None:
-            queue: asyncio.Queue[bytes] = asyncio.Queue(_QUEUED_MAX)
-            self._listeners.add(queue)
-            try:
+            async with self.statuses.listening(namespace, now) as queue:
                 while True:
                     try:
                         async with asyncio.timeout(_KEEP_ALIVE_SECONDS):
                             frame = await queue.get()
                     except TimeoutError:
+                        self.statuses.still_listening()
                         await out.keep_alive()
                     else:
                         await out.send("run_status", frame)
-            finally:
-                self._listeners.discard(queue)
 
         return stream(feed)
 
     def changed(self, run: Run) -> None:
         """A run has changed at this node."""
-        if not self._listeners or run.dialect is not Dialect.PUSH:
-            return
-        status = status_of(run)
-        if self._told.get(run.run_id) == status:
-            return
-        self._told[run.run_id] = status
-        self._told.move_to_end(run.run_id)
-        while len(self._told) > _REMEMBERED_MAX:
-            self._told.popitem(last=False)
-        frame = encode(
-            {
-                "kind": "run_status",
-                "seq": run.history_count,
-                "ts": instant.text(self._clock.now()),
-                "runId": run.run_id,
-                "status": status,
-            }
-        )
-        for queue in self._listeners:
-            # Who is too slow misses some.
-            if not queue.full():
-                queue.put_nowait(frame)
+        self.statuses.changed(run)
+
+    def _told(self, run: Run) -> Told:
+        """What those are told who listen to everything."""
+        push, status = push_of(run), status_of(run)
+        frame: dict[str, Any] = {
+            "kind": "run_status",
+            "seq": run.history_count,
+            "ts": instant.text(self._clock.now()),
+            "runId": run.run_id,
+            "status": status,
+            "attempt": push.attempt,
+        }
+        if push.current is not None and len(push.current) <= NAME_LENGTH_MAX:
+            frame["currentStepName"] = push.current
+        return Told(run.namespace, run.run_id, run.version, status, run.is_closed, encode(frame))
 
     async def events(self, request: Request) -> Response:
         """GET /events/stream: events of all nodes, soon after they came."""
+        if self._event_listeners >= EVENT_LISTENERS_MAX:
+            raise LongPollCapacityExhausted(f"{self._event_listeners} listen already")
         namespace = request.namespace
         newest = await EVENT.read_page(self._store, namespace, limit=1, newest_first=True)
-        after = newest[0][0] if newest else None
+        tail = _EventTail(newest[0][0] if newest else None, is_shared=self._store.is_shared)
 
         async def feed(out: EventStream) -> None:
-            await self._tell_events(out, namespace, after)
+            self._event_listeners += 1
+            try:
+                await self._tell_events(out, namespace, tail)
+            finally:
+                self._event_listeners -= 1
 
         return stream(feed)
 
-    async def _tell_events(self, out: EventStream, namespace: str, after: str | None) -> None:
+    async def _tell_events(self, out: EventStream, namespace: str, tail: "_EventTail") -> None:
         silent_since = self._clock.now()
         while True:
             page = await EVENT.read_page(
-                self._store, namespace, limit=LIST_PAGE_SIZE_MAX, after=after
+                self._store, namespace, limit=_EVENTS_PAGE, after=tail.behind
             )
-            for key, event in page:
-                after = key
-                view: dict[str, Any] = {"kind": "event", **event_view(key, event)}
-                await out.send("event", encode(view))
             now = self._clock.now()
-            if page:
-                silent_since = now
-            elif now - silent_since > _KEEP_ALIVE_SECONDS * SECOND:
+            for key, event in page:
+                if tail.is_new(key, now):
+                    silent_since = now
+                    view: dict[str, Any] = {"kind": "event", **event_view(key, event)}
+                    await out.send("event", encode(view))
+            if now - silent_since > _KEEP_ALIVE_SECONDS * SECOND:
                 silent_since = now
                 await out.keep_alive()
-            if len(page) < LIST_PAGE_SIZE_MAX:
+            tail.move(now)
+            if len(page) < _EVENTS_PAGE:
                 await self._clock.sleep(_EVENTS_LOOK)
+
+
+class _EventTail:
+    """How far a tail has come.
+
+    Their ids are made before their commit, so that on several nodes one may come late, among
+    others that were told already: the latest are looked at again for a while.
+    """
+
+    def __init__(self, behind: str | None, *, is_shared: bool) -> None:
+        self.behind = behind
+        self._kept = EVENTS_SEEN_MAX if is_shared else 0
+        self._seen: OrderedDict[str, int] = OrderedDict()
+
+    def is_new(self, key: str, now: int) -> bool:
+        if key in self._seen:
+            return False
+        self._seen[key] = now
+        return True
+
+    def move(self, now: int) -> None:
+        """What was told a while ago is looked at no more."""
+        while self._seen:
+            key, told_at = next(iter(self._seen.items()))
+            if len(self._seen) <= self._kept and now - told_at < _EVENTS_LATE:
+                return
+            del self._seen[key]
+            self.behind = max(self.behind or "", key)
 
 
 _PAGE = HISTORY_PAGE_SIZE_MAX

@@ -1,0 +1,113 @@
+"""Push runs on several nodes: what becomes of them is told everywhere, with hints or without."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from perdure.core.intake.definition import Manifest, read_manifest
+from perdure.dispatch.hints import PUSHED
+from perdure.engine.intake import Incoming, IngestEvent
+from perdure.engine.registering import DEFINITION, RegisterRunner, SeeRunner, link_key
+from perdure.engine.run_control import CancelPushRun, PauseRun
+from tests.engine.among import Node, several
+from tests.engine.ending import must_end
+
+NAMESPACE = "default"
+Story = Callable[[Node, Node], Coroutine[Any, Any, None]]
+
+
+def play(url: str, story: Story, **options: Any) -> None:
+    async def whole() -> None:
+        async with several(url, **options) as (one, two):
+            await story(one, two)
+
+    with must_end(seconds=60):
+        asyncio.run(whole())
+
+
+def a_manifest(*workflows: str) -> Manifest:
+    told = {"app": "shop", "workflows": [{"name": name} for name in workflows]}
+    return read_manifest(told, with_url=False)
+
+
+async def register(node: Node, runner_id: str, *workflows: str) -> None:
+    operation = RegisterRunner(
+        NAMESPACE, a_manifest(*workflows), runner_id=runner_id, link_id="l", url="conn://x"
+    )
+    await node.engine.submit(operation)
+
+
+async def begin(node: Node, name: str) -> str:
+    incoming = Incoming(namespace=NAMESPACE, name=name, data=None, app="", target=None)
+    ingested = await node.engine.submit(IngestEvent(incoming))
+    run_id = ingested.triggered[0].run_id
+    assert isinstance(run_id, str)
+    return run_id
+
+
+async def frame(queue: "asyncio.Queue[bytes]") -> tuple[str, str]:
+    told = json.loads(await asyncio.wait_for(queue.get(), 20))
+    return told["runId"], told["status"]
+
+
+def listening(node: Node) -> Any:
+    return node.server.streaming.statuses.listening(NAMESPACE, node.engine._clock.now())
+
+
+@pytest.mark.parametrize("hints", ["live", "off"])
+def test_what_becomes_of_runs_elsewhere_is_told_here(migrated_url: str, hints: str) -> None:
+    async def story(one: Node, two: Node) -> None:
+        await register(one, "r1", "order")
+        before, left = await begin(one, "order"), await begin(one, "order")
+        async with listening(two) as queue:
+            assert queue.empty(), "only what happens from now on"
+            if hints == "live":
+                telling = one.server.neighbours
+                assert telling is not None
+                await one.until(lambda: telling.hints.is_watched(PUSHED))
+            run_id = await begin(one, "order")
+            if hints == "off":
+                await two.look()
+            assert await frame(queue) == (run_id, "queued")
+
+            await one.engine.submit(CancelPushRun(NAMESPACE, before, "somebody"))
+            if hints == "off":
+                await two.look()
+            assert await frame(queue) == (before, "cancelled")
+
+            await two.engine.submit(PauseRun(NAMESPACE, run_id, "somebody"))
+            assert await frame(queue) == (run_id, "paused")
+            await two.look()
+            await two.look()
+            assert queue.empty(), "each status is told once"
+        assert two.server.streaming.statuses.count == 0
+        assert left
+
+    play(migrated_url, story, hints=hints)
+
+
+def test_a_workflow_is_not_dropped_while_another_node_registers_it(migrated_url: str) -> None:
+    """One node drops it for want of runners just when the other gets one."""
+
+    async def story(one: Node, two: Node) -> None:
+        for turn in range(10):
+            await register(one, "r1", "order", "mail")
+            await one.engine.submit(
+                SeeRunner(NAMESPACE, link_key("shop", "r1", "l"), is_live=False)
+            )
+            # Without r2 the newest manifests would have no mail.
+            await asyncio.gather(
+                register(one, "r1", "order"),
+                register(two, f"r{turn + 2}", "order", "mail"),
+            )
+            known = await DEFINITION.read_page(two.server.store, NAMESPACE, limit=10)
+            assert [one.workflow.name for _, one in known] == ["mail", "order"]
+            await two.engine.submit(
+                SeeRunner(NAMESPACE, link_key("shop", f"r{turn + 2}", "l"), is_live=False)
+            )
+            await register(two, f"r{turn + 2}", "order")
+
+    play(migrated_url, story)
