@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from perdure.core import limits
 from perdure.core.intake.delivery import DELAYS, Delivery, opened
 from perdure.core.intake.seal import Keyring
 from perdure.core.intake.signature import verify
 from perdure.dispatch.delivering import Deliverer
-from perdure.dispatch.egress import EgressGuard
+from perdure.dispatch.egress import Blocked, EgressGuard, next_hop
 from perdure.dispatch.outgoing import Outgoing
 from perdure.engine.deliveries import DELIVERY, BeginDelivery, Redeliver, open_delivery
 from perdure.engine.operation import Operation
@@ -165,16 +167,98 @@ def test_what_fails_is_sent_again_on_the_schedule(tmp_path: Path) -> None:
     play(tmp_path / "perdure.db", story, deadlines=True)
 
 
-def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+def moved(to: str, status: int = 307) -> bytes:
+    return f"HTTP/1.1 {status} Moved\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n".encode()
+
+
+def test_a_redirect_is_followed_with_the_same_message(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
-        async with receiving() as receiver, delivering(stage):
-            moved = f"HTTP/1.1 307 Moved\r\nLocation: {receiver.url}\r\nContent-Length: 0\r\n\r\n"
-            receiver.answers = [moved.encode()]
+        async with receiving() as receiver, receiving() as second, delivering(stage):
+            receiver.answers = [moved("/other?y=2#part", 308), moved(second.url, 301)]
             await stage.play(Open(receiver.url))
-            dead = await settled(stage, "dead")
-            assert (dead.last_status_code, len(receiver.requests)) == (307, 1)
+            done = await settled(stage, "succeeded")
+            assert [request.split(b" HTTP")[0] for request in receiver.requests] == [
+                b"POST /hook?x=1",
+                b"POST /other?y=2",
+            ]
+            assert second.requests[0].endswith(b'\r\n\r\n{"a":1}')
+            assert second.header("host") == f"receiver.test:{second.port}"
+            assert second.header("x-durablex-delivery") == "d1"
+            [attempt] = done.attempts
+            hop = f"http://receiver.test:{receiver.port}/other?y=2"
+            assert attempt.redirects == (hop, second.url)
 
     play(tmp_path / "perdure.db", story, deadlines=True)
+
+
+class Two:
+    """Knows one name that is here, and says of every other that it is inside."""
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1"] if host == "receiver.test" else ["10.0.0.7"]
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("http://inside.test/", "inside.test is at 10.0.0.7"),
+        ("http://169.254.169.254/latest", "169.254.169.254 is at 10.0.0.7"),
+        ("ftp://receiver.test/", "only http and https"),
+        ("http://user:pw@receiver.test/", "credentials"),
+        ("http://[::1", "makes no sense"),
+        ("http://receiver.test/" + "x" * 5_000, "characters"),
+    ],
+)
+def test_a_redirect_is_vetted_like_the_first_address(
+    tmp_path: Path, target: str, complaint: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        async with receiving() as receiver, delivering(stage) as deliverer:
+            deliverer._guard = EgressGuard(Two(), ["127.0.0.0/8"])
+            receiver.answers = [moved(target)]
+            await stage.play(Open(receiver.url))
+            dead = await settled(stage, "dead")
+            [attempt] = dead.attempts
+            assert attempt.outcome == "skipped"
+            assert attempt.error is not None
+            assert complaint in attempt.error
+            assert len(receiver.requests) == 1
+
+    play(tmp_path / "perdure.db", story, deadlines=True)
+
+
+def test_redirects_have_an_end(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        async with receiving() as receiver, delivering(stage):
+            receiver.answers = [moved(receiver.url)]
+            await stage.play(Open(receiver.url))
+            dead = await settled(stage, "dead")
+            assert dead.attempts[0].outcome == "skipped"
+            assert len(receiver.requests) == 1 + limits.DELIVERY_REDIRECTS_MAX
+
+    play(tmp_path / "perdure.db", story, deadlines=True)
+
+
+@pytest.mark.parametrize("answer", [moved("/other", 303), moved("", 302)])
+def test_what_names_no_other_place_for_the_same_is_not_followed(
+    tmp_path: Path, answer: bytes
+) -> None:
+    async def story(stage: Stage) -> None:
+        async with receiving() as receiver, delivering(stage):
+            receiver.answers = [answer]
+            await stage.play(Open(receiver.url))
+            dead = await settled(stage, "dead")
+            assert dead.attempts[0].outcome == "http_error"
+            assert len(receiver.requests) == 1
+
+    play(tmp_path / "perdure.db", story, deadlines=True)
+
+
+def test_nothing_is_sent_on_less_safely() -> None:
+    with pytest.raises(Blocked, match="https to http"):
+        next_hop("https://a.test/x", "http://a.test/x")
+    assert next_hop("https://a.test/x", "//b.test/y") == "https://b.test/y"
+    assert next_hop("http://a.test/x/z", "y") == "http://a.test/x/y"
 
 
 def test_nothing_goes_inside(tmp_path: Path) -> None:

@@ -13,13 +13,16 @@ from perdure.core import limits
 from perdure.core.intake.delivery import Attempt, Delivery, Outcome, headers_of
 from perdure.core.intake.seal import CannotOpen, Keyring
 from perdure.core.intake.signature import HEADERS, sign
-from perdure.dispatch.egress import Blocked, EgressGuard, Unresolved
+from perdure.dispatch.egress import Blocked, EgressGuard, Unresolved, next_hop
 from perdure.dispatch.outgoing import Answer, NoAnswer, Outgoing
 from perdure.engine.beat import Engine
 from perdure.engine.deliveries import BeginDelivery, ConcludeDelivery
 from perdure.engine.operation import Operation
 from perdure.engine.webhooks import ENDPOINTS, secret_owner
 from perdure.store.interface import RecordKey, Unavailable
+
+_SENT_ON = frozenset({301, 302, 307, 308})
+"""Answers that name another place for the same. A 303 names one for something else."""
 
 log = logging.getLogger(__name__)
 
@@ -88,10 +91,11 @@ class Deliverer:
         answer: Answer | None = None
         error: str | None = None
         outcome: Outcome
+        hops: list[str] = []
         try:
             headers |= await self._signature(namespace, delivery, begun)
-            vetted = await self._guard.vet(delivery.url)
-            answer = await self._outgoing.post(vetted, headers, delivery.body)
+            async with asyncio.timeout(limits.DELIVERY_TIMEOUT / limits.SECOND):
+                answer = await self._send(delivery, headers, hops)
             outcome = "succeeded" if 200 <= answer.status < 300 else "http_error"
         except (Skipped, Blocked) as refused:
             outcome, error = "skipped", str(refused)
@@ -108,8 +112,21 @@ class Deliverer:
             response_snippet=None if answer is None else answer.body.decode("utf-8", "replace"),
             response_headers={} if answer is None else answer.headers,
             request_headers=headers,
+            redirects=tuple(hops),
             error=error,
         )
+
+    async def _send(self, delivery: Delivery, headers: dict[str, str], hops: list[str]) -> Answer:
+        """The answer of who takes it. Each place that it is sent on to is vetted like the first."""
+        url = delivery.url
+        while True:
+            answer = await self._outgoing.post(await self._guard.vet(url), headers, delivery.body)
+            if answer.status not in _SENT_ON or not answer.location:
+                return answer
+            if len(hops) == limits.DELIVERY_REDIRECTS_MAX:
+                raise Skipped(f"it was sent on more than {limits.DELIVERY_REDIRECTS_MAX} times")
+            url = next_hop(url, answer.location)
+            hops.append(url)
 
     async def _signature(self, namespace: str, delivery: Delivery, now: int) -> dict[str, str]:
         """The headers that sign a delivery. Who sends to a bare address has no secret."""

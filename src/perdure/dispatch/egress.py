@@ -18,7 +18,7 @@ from ipaddress import (
     ip_network,
 )
 from typing import NamedTuple, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from perdure.core import limits
 
@@ -141,6 +141,17 @@ def read_target(url: str) -> Target:
     path = quote(parts.path or "/", safe=_IN_URLS)
     query = f"?{quote(parts.query, safe=_IN_URLS)}" if parts.query else ""
     return Target(scheme, _ascii_host(parts.hostname), port or _PORTS[scheme], path + query)
+
+
+def next_hop(url: str, location: str) -> str:
+    """Where an answer sends us on to. Raises Blocked for what would be told less safely there."""
+    try:
+        hop, _ = urldefrag(urljoin(url, location))
+    except ValueError:
+        raise Blocked("it was sent on to a URL that makes no sense") from None
+    if urlsplit(url).scheme.lower() == "https" and read_target(hop).scheme != "https":
+        raise Blocked("it was sent on from https to http")
+    return hop
 
 
 def is_public(address: Address) -> bool:

@@ -1,7 +1,7 @@
 """One HTTP request to an address that was vetted: a post, a bounded look at the answer, good-bye.
 
-It follows no redirect, knows no proxy and looks up no name. The certificate of a server must be
-that of the name in the URL, whatever address it has.
+It follows no redirect (who sends vets the next address first), knows no proxy and looks up no
+name. The certificate of a server must be that of the name in the URL, whatever address it has.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ class Answer:
         self._parser = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.location: str | None = None
         self.body = b""
         self.is_complete = False
 
@@ -39,6 +40,8 @@ class Answer:
         self.status = self._parser.get_status_code()
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"location":
+            self.location = value.decode("latin-1")[: limits.URL_LENGTH_MAX + 1]
         if len(self.headers) < limits.DELIVERY_HEADERS_KEPT:
             self.headers[name.decode("latin-1").lower()[:64]] = value.decode("latin-1")[:256]
 
@@ -51,6 +54,7 @@ class Answer:
         if not self.is_complete:
             # An interim answer; the real one follows.
             self.headers.clear()
+            self.location = None
 
 
 class Outgoing:
@@ -60,18 +64,20 @@ class Outgoing:
         self._context = context
 
     async def post(self, vetted: Vetted, headers: Mapping[str, str], body: bytes) -> Answer:
-        """The answer to a post. Raises NoAnswer, or TimeoutError when it takes too long."""
-        async with asyncio.timeout(limits.DELIVERY_TIMEOUT / _SECOND):
-            reader, writer = await self._connect(vetted)
-            try:
-                writer.write(_request(vetted, headers, body))
-                await writer.drain()
-                return await _read(reader)
-            except (OSError, ssl.SSLError, httptools.HttpParserError) as error:
-                raise NoAnswer(_said(error)) from error
-            finally:
-                # The answer is here, or nobody wants it: do not wait for their good-bye.
-                writer.transport.abort()
+        """The answer to a post. Raises NoAnswer, or TimeoutError when nobody can be reached.
+
+        Whoever sends says how long all of it may take.
+        """
+        reader, writer = await self._connect(vetted)
+        try:
+            writer.write(_request(vetted, headers, body))
+            await writer.drain()
+            return await _read(reader)
+        except (OSError, ssl.SSLError, httptools.HttpParserError) as error:
+            raise NoAnswer(_said(error)) from error
+        finally:
+            # The answer is here, or nobody wants it: do not wait for their good-bye.
+            writer.transport.abort()
 
     async def _connect(self, vetted: Vetted) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         target = vetted.target

@@ -38,6 +38,8 @@ class Attempt(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     error: str | None = None
     request_headers: dict[str, str] = {}
     response_headers: dict[str, str] = {}
+    redirects: tuple[str, ...] = ()
+    """Where it was sent on to, in order."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):

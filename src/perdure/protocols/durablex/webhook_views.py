@@ -88,6 +88,7 @@ def attempt_view(delivery: Delivery, attempt: Attempt) -> dict[str, Any]:
             "error": attempt.error,
             "requestHeaders": attempt.request_headers or None,
             "responseHeaders": attempt.response_headers or None,
+            "redirects": list(attempt.redirects) or None,
         }
     )
 
