@@ -27,7 +27,7 @@ from perdure.store.pushed import cursor_behind
 
 _SKEW = 10 * SECOND
 """How far back runs are looked for again: a slow commit may come late."""
-_OPEN = ("pending", "running", "waiting", "paused")
+_OPEN = ("pending", "running", "waiting", "needs_attention", "paused")
 
 
 class Told(NamedTuple):

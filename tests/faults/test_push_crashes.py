@@ -1,0 +1,153 @@
+"""An engine that dies in the middle of a pass, at every moment of it, over both transports.
+
+A step's result is recorded once, no sleep is lost or begun again, no event wakes twice, and no
+webhook is lost: what was under way when the engine died comes again under the same id.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from perdure.store import rows
+from tests.engine.ending import must_end
+from tests.faults.crashing_server import DEATH, At
+from tests.faults.nursery import Nursery, a_nursery
+from tests.faults.push_voyage import STEPS, PushVoyage
+from tests.faults.test_beat_crashes import Database, File, Place
+from tests.support.postgres import Cluster
+from tests.support.tables import migrated_database
+
+COMMITS = (At.BEFORE_COMMIT, At.INSIDE_COMMIT, At.AFTER_COMMIT)
+TRANSPORTS = ("connect", "serve")
+LIVES_MIN = 10
+"""The story has more beats than this."""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    with a_nursery() as nursery:
+        yield nursery
+
+
+@pytest.mark.parametrize("at", COMMITS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_engine_may_die_in_any_beat(
+    transport: str, at: At, nursery: Nursery, tmp_path: Path
+) -> None:
+    """Die the nth time, come back and finish; every third beat, another third for each moment."""
+    nth = 1 + (COMMITS.index(at) + TRANSPORTS.index(transport)) % 3
+    with must_end(seconds=120):
+        while sail(nursery, File(tmp_path / f"{nth}.db"), transport, at=at, nth=nth):
+            nth += 3
+    assert nth > LIVES_MIN
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_node_may_die_in_any_beat(
+    transport: str, nursery: Nursery, postgres_cluster: Cluster
+) -> None:
+    """The same on PostgreSQL, at fewer moments: its leases must end before anybody goes on."""
+    nth = 2 + TRANSPORTS.index(transport)
+    with must_end(seconds=120):
+        while True:
+            url = migrated_database(postgres_cluster)
+            died = sail(nursery, Database(url), transport, at=COMMITS[nth % 3], nth=nth)
+            postgres_cluster.drop_database(url)
+            if not died:
+                break
+            nth += 8
+    assert nth > LIVES_MIN
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_an_engine_may_die_while_a_runner_works(
+    transport: str, nursery: Nursery, tmp_path: Path
+) -> None:
+    """The pass was sent, and its answer meets nobody."""
+    with must_end(seconds=120):
+        for nth in range(1, 7):
+            assert sail(nursery, File(tmp_path / f"{nth}.db"), transport, on_pass=nth)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_an_engine_may_die_while_webhooks_are_under_way(
+    store: str, nursery: Nursery, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """It has arrived, and nobody noted that: it comes again, under the same id."""
+    disk: Place = File(tmp_path / "perdure.db")
+    if store == "postgres":
+        disk = Database(request.getfixturevalue("migrated_url"))
+    with must_end(seconds=120):
+        assert sail(nursery, disk, "connect", on_post=1, posts=2)
+
+
+def sail(
+    nursery: Nursery,
+    disk: Place,
+    transport: str,
+    *,
+    at: At | None = None,
+    nth: int = 0,
+    on_pass: int = 0,
+    on_post: int = 0,
+    posts: int = 1,
+) -> bool:
+    """Play the story on an engine that dies once; whether it did before the story was over."""
+    died = False
+
+    def next_life() -> str:
+        nonlocal died
+        if at is not None:
+            assert nursery.end_of_server() == DEATH
+        died = True
+        return nursery.open(disk.store)
+
+    def killing(wanted: int) -> Callable[[int], None]:
+        return lambda count: nursery.kill() if count == wanted else None
+
+    async def story() -> dict[str, Any]:
+        voyage = PushVoyage(
+            nursery.open(disk.store, at=at, nth=nth), next_life, transport=transport
+        )
+        voyage.on_pass, voyage.on_post = killing(on_pass), killing(on_post)
+        told = await voyage.sail()
+        assert len({delivery for delivery, _ in voyage.posts}) == 1
+        assert all(body == {"n": 1} for _, body in voyage.posts)
+        assert len(voyage.posts) >= posts
+        return told
+
+    try:
+        told = asyncio.run(story())
+    finally:
+        nursery.kill()
+    check(disk, told)
+    return died
+
+
+def check(disk: Place, told: dict[str, Any]) -> None:
+    """The story is over, and looks as if nothing had happened."""
+    run = told["run"]
+    assert run["status"] == "succeeded", run
+    assert run["result"]["paid"] == {"sum": 5}
+    assert told["steps"] == [(name, "succeeded") for name in STEPS]
+    assert told["events"] == ["order", "paid", "shipped"]
+    assert told["woke"] == 1
+    assert told["runs"] == ["kid", "order"]
+    assert [status for _, status in told["deliveries"]] == ["succeeded"]
+    assert len(asyncio.run(disk.check())) == 2
+    facts = Counter(facts_of(disk, run["id"]))
+    assert set(facts.values()) == {1}, facts
+    assert {name for kind, name in facts if kind == "StepCompleted"} == set(STEPS)
+
+
+def facts_of(disk: Place, run_id: str) -> list[tuple[str, str]]:
+    """What was recorded of the steps and the end of a run."""
+    chunks = disk.select("events", f"history where run_id = '{run_id}' order by first_sequence")
+    events = [msgspec.json.decode(one) for chunk in chunks for one in rows.events_of(chunk)]
+    told = [(event["event_type"], event["payload"].get("name", "")) for event in events]
+    return [fact for fact in told if fact[0].startswith(("Step", "Workflow"))]
