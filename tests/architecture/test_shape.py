@@ -26,6 +26,7 @@ TASKS: dict[str, tuple[int, str]] = {
     ),
     "dispatch/lending.py": (1, "a read of what was handed over; kept in a set until it is done"),
     "protocols/durablex/serve.py": (1, "one per pass under way; cancelled when the server closes"),
+    "protocols/durablex/explaining.py": (1, "the question ends with the stream of its client"),
     "protocols/durablex/streaming.py": (1, "a wait for news; cancelled when its look is over"),
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
     "store/postgres/line.py": (1, "connecting; awaited at once"),

@@ -212,8 +212,18 @@ def test_any_score_within_the_bounds_finds_a_run() -> None:
 def test_a_run_has_so_many_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scoring, "SCORES_PER_RUN_MAX", 2)
 
-    with pytest.raises(TooManyScores):
+    with pytest.raises(TooManyScores, match="2 scores"):
         scored(1, 2, 3)
+
+
+def test_a_run_has_scores_of_so_many_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scoring, "SCORE_NAMES_PER_RUN_MAX", 1)
+    run = scored(1, 2)
+
+    with pytest.raises(TooManyScores, match="1 names"):
+        judge(run, judgement_of(name="z", value=1, text=None, data_type=None, source="code"))
+
+    assert list(push_of(run).judged) == ["q"]
 
 
 # Conversations ------------------------------------------------------------------------------------

@@ -18,6 +18,8 @@ from tests.support.server import ServerProcess
 
 __all__ = ["server"]
 
+AT_ONCE = 12
+
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_people_decide_and_judge_and_try_otherwise(
@@ -70,6 +72,54 @@ def test_people_decide_and_judge_and_try_otherwise(
             run = await finished(client, forked.id)
             assert run.result == ["other: 3", "ann", False, "there is no run nobody"]
             assert (run.replay_of, await client.approvals(run_id=run.id)) == (run_id, [])
+
+    play(story)
+
+
+def test_many_at_once_decide_once_and_are_counted_exactly(server: ServerProcess) -> None:
+    """On connections of their own, so that on PostgreSQL both processes get some of them."""
+    app = App("shop")
+
+    @app.workflow("ask", on="asked")
+    async def ask(ctx: Context) -> object:
+        asked = await ctx.step.approval("ok", "ship")
+        return [asked.status, asked.decided_by]
+
+    @app.workflow("talk", on="talked")
+    async def talk(ctx: Context) -> None:
+        await ctx.score("heard", 1, run_id=ctx.event.data)
+
+    async def decides(approval_id: str, name: str) -> str | None:
+        async with Client(engine_url=server.url) as client:
+            try:
+                row = await client.decide(approval_id, approve=len(name) % 2 == 0, by=name)
+            except ApiError as error:
+                return None if error.status == 409 else str(error)
+            return row.decided_by
+
+    async def talks(run_id: str) -> str:
+        async with Client(engine_url=server.url) as client:
+            sent = await client.send("talked", run_id, session="s")
+            assert sent.run_id is not None
+            return sent.run_id
+
+    async def story() -> None:
+        async with connected(app, server) as client:
+            run_id = await started(client, "asked", None)
+            asked = await client.until_asked(run_id, "ok")
+            names = ["x" * number for number in range(1, AT_ONCE + 1)]
+            told = await asyncio.gather(*(decides(asked.id, name) for name in names))
+            (winner,) = [name for name in told if name is not None]
+            run = await finished(client, run_id)
+            assert run.result == ["approved" if len(winner) % 2 == 0 else "denied", winner]
+
+            runs = await asyncio.gather(*(talks(run_id) for _ in range(AT_ONCE)))
+            for each in runs:
+                assert (await finished(client, each)).status == "succeeded"
+            (talked,) = await client.sessions()
+            assert (talked.run_count, talked.status_counts) == (AT_ONCE, {"succeeded": AT_ONCE})
+            assert len(await client.scores(run_id)) == AT_ONCE
+            assert (await client.run(run_id)).score_count == AT_ONCE
 
     play(story)
 

@@ -1,6 +1,7 @@
 """What model calls of runs use up, what they may, and calls that the engine makes itself."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,18 @@ import pytest
 
 from tests.support.http import Json, Wire, a_wire
 from tests.support.models import ModelServer, completion
-from tests.support.runner import a_runner, op, ran, rows, settled, show, start, steps, workflow
+from tests.support.runner import (
+    a_runner,
+    broke,
+    op,
+    ran,
+    rows,
+    settled,
+    show,
+    start,
+    steps,
+    workflow,
+)
 from tests.support.tables import empty
 
 USED = {"model": "m-1", "tokensIn": 100, "tokensOut": 20, "cost": 0.25, "latencyMs": 40}
@@ -231,6 +243,26 @@ def test_a_call_is_tried_again_where_that_may_help(asking: tuple[Wire, ModelServ
     assert told is not None
     assert "answered 400" in told["error"]["message"]
     assert show(wire, run_id)["status"] == "running"
+
+
+def test_a_model_explains_a_run_without_its_payloads(asking: tuple[Wire, ModelServer]) -> None:
+    wire, models = asking
+    runner = a_runner(wire, workflow("write"))
+    run_id = start(wire, "write", {"secret": "input"})
+    runner.next().found(ran("one", "secret output"), broke("two", "no ink", retriable=False))
+    settled(wire, run_id, "failed")
+    models.answers = [(200, completion("There was no ink.")), (400, {"error": "no"})]
+
+    told = wire.call("POST", f"/runs/{run_id}/explain")
+    failed = wire.call("POST", f"/runs/{run_id}/explain")
+
+    frames = [json.loads(line[6:]) for line in told.content.split(b"\n") if line[:5] == b"data:"]
+    assert frames == [{"type": "token", "text": "There was no ink."}, {"type": "done"}]
+    assert b'"type":"error"' in failed.content
+    sent = json.dumps(models.asked[0])
+    assert "no ink" in sent
+    assert "secret" not in sent
+    assert show(wire, run_id).get("aiTokens") is None
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": "hi"}]}])

@@ -79,6 +79,11 @@ def test_a_run_waits_for_somebody_and_goes_on_with_what_was_decided(wire: Wire) 
     invoke.returned()
     settled(wire, run_id, "succeeded")
     assert wire.call("GET", f"/approvals/{approval['id']}").ok() == told
+    stream = wire.call("GET", f"/runs/{run_id}/stream").content
+    assert [word for word in (b"needs_attention", b"succeeded") if word in stream] == [
+        b"needs_attention",
+        b"succeeded",
+    ]
     (done,) = rows(wire, "/control-actions?action=approve")
     assert (done["actor"], done["runId"], done["detail"]) == ("ann", run_id, "ok")
 
@@ -231,6 +236,10 @@ def test_approvals_are_listed_newest_first(wire: Wire) -> None:
     assert [row["id"] for row in rows(wire, "/approvals?limit=2")] == ids[:0:-1]
     assert [row["id"] for row in rows(wire, "/approvals?status=pending&limit=1")] == ids[2:]
     assert rows(wire, "/approvals?runId=nobody") == []
+    decide(wire, ids[1]).ok()
+    (first,) = rows(wire, f"/approvals?runId={show(wire, runner.next().run_id)['id']}")
+    assert first["id"] == ids[1]
+    assert rows(wire, f"/approvals?runId={first['runId']}&status=pending") == []
     wire.call("GET", "/approvals?status=maybe").refused(400, "validation_failed")
     wire.call("GET", "/approvals?limit=0").refused(400, "validation_failed")
 

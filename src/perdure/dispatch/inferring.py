@@ -36,6 +36,11 @@ class Inferrer:
         self._begun: asyncio.Queue[tuple[RecordKey, Inference]] = asyncio.Queue()
         self._under_way = 0
 
+    @property
+    def provider(self) -> Provider | None:
+        """Who is asked, if there is anybody."""
+        return self._provider
+
     def due(self, record: RecordKey) -> Operation:
         """What is decided when a call is due."""
         busy = self._under_way + self._begun.qsize() + len(self._reserved)

@@ -70,6 +70,7 @@ from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.conversations import Conversations
 from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.explaining import Explaining
 from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.people import people_routes
@@ -277,6 +278,7 @@ class Server:
             Approvals(self.engine, push_surface),
             Scores(self.engine, runs, push_surface),
             Conversations(self.engine, push_surface),
+            Explaining(self.engine, runs, self.inferrer.provider),
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface, clock))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)

@@ -5,7 +5,12 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from perdure.core.limits import NAME_LENGTH_MAX, SCORE_TEXT_LENGTH_MAX, SCORES_PER_RUN_MAX
+from perdure.core.limits import (
+    NAME_LENGTH_MAX,
+    SCORE_NAMES_PER_RUN_MAX,
+    SCORE_TEXT_LENGTH_MAX,
+    SCORES_PER_RUN_MAX,
+)
 from perdure.core.rejection import TooManyScores
 from perdure.core.run.push import Judged
 from perdure.core.run.state import Run
@@ -95,9 +100,10 @@ def judge(run: Run, judgement: Judgement) -> None:
     assert run.push is not None
     judged = run.push.judged
     if sum(one.count for one in judged.values()) >= SCORES_PER_RUN_MAX:
-        raise TooManyScores(
-            f"run {run.run_id} has {SCORES_PER_RUN_MAX} scores", limit=SCORES_PER_RUN_MAX
-        )
+        raise _too_many(run, "scores", SCORES_PER_RUN_MAX)
+    if judgement.name not in judged and len(judged) >= SCORE_NAMES_PER_RUN_MAX:
+        # They stand in the row of the run, which every list of runs reads.
+        raise _too_many(run, "names of scores", SCORE_NAMES_PER_RUN_MAX)
     one = judged.setdefault(judgement.name, Judged())
     one.count += 1
     if judgement.value is not None:
@@ -105,6 +111,10 @@ def judge(run: Run, judgement: Judgement) -> None:
         one.total += judgement.value
         if judgement.value not in one.values:
             one.values.append(judgement.value)
+
+
+def _too_many(run: Run, what: str, limit: int) -> TooManyScores:
+    return TooManyScores(f"run {run.run_id} has {limit} {what}", limit=limit)
 
 
 def was_judged(

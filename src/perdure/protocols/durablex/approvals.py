@@ -1,6 +1,5 @@
 """Approvals: listed, shown, decided."""
 
-import asyncio
 from collections.abc import Collection
 from typing import Any, get_args
 
@@ -23,6 +22,8 @@ from perdure.protocols.durablex.requests import bad_request, choice, integer, re
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.message import HttpError, Request, Response
 
+_SCAN_PAGES_MAX = STEPS_PER_RUN_MAX // LIST_PAGE_SIZE_MAX
+"""How many pages are looked through; a run has no more approvals than steps."""
 _STATUSES: Collection[str] = get_args(ApprovalStatus)
 
 
@@ -51,27 +52,47 @@ class Approvals:
         limit = integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, LIST_PAGE_SIZE_DEFAULT)
         status, run_id = choice(query, "status", _STATUSES), query.get("runId")
         if run_id:
-            found = await self._listed(BY_RUN, namespace, run_id, STEPS_PER_RUN_MAX)
+            found = await self._listed(BY_RUN, namespace, run_id, status, limit)
         elif status is not None:
-            found = await self._listed(BY_STATUS, namespace, status, limit)
+            found = await self._listed(BY_STATUS, namespace, status, status, limit)
         else:
             found = list(
                 await APPROVAL.read_page(self._store, namespace, limit=limit, newest_first=True)
             )
-        # Somebody may have decided since the list was read.
-        rows = [approval_view(*one) for one in found if status in (None, one[1].status)]
-        return self._surface.answer(200, rows[:limit])
+        return self._surface.answer(200, [approval_view(*one) for one in found])
 
     async def _listed(
-        self, kind: RecordKind[Listed], namespace: str, group: str, limit: int
+        self,
+        kind: RecordKind[Listed],
+        namespace: str,
+        group: str,
+        status: str | None,
+        limit: int,
     ) -> list[tuple[str, Approval]]:
+        """Those of a list that have a status: somebody may have decided since it was read."""
         prefix = place_of(group, "")
-        page = await kind.read_page(
-            self._store, namespace, prefix=prefix, limit=limit, newest_first=True
-        )
-        ids = [key.removeprefix(prefix) for key, _ in page]
-        read = await asyncio.gather(*(APPROVAL.read(self._store, namespace, one) for one in ids))
-        return [(one, found) for one, found in zip(ids, read, strict=True) if found is not None]
+        found: list[tuple[str, Approval]] = []
+        after = None
+        for _ in range(_SCAN_PAGES_MAX):
+            page = await kind.read_page(
+                self._store,
+                namespace,
+                prefix=prefix,
+                limit=LIST_PAGE_SIZE_MAX,
+                after=after,
+                newest_first=True,
+            )
+            for key, _ in page:
+                approval_id = key.removeprefix(prefix)
+                approval = await APPROVAL.read(self._store, namespace, approval_id)
+                if approval is not None and status in (None, approval.status):
+                    found.append((approval_id, approval))
+                if len(found) == limit:
+                    return found
+            if len(page) < LIST_PAGE_SIZE_MAX:
+                break
+            after = page[-1][0]
+        return found
 
     async def show(self, request: Request) -> Response:
         """GET /approvals/{id}."""

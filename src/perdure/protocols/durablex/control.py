@@ -162,11 +162,6 @@ class RunControl:
         )
         return await self._shown(request, await self._engine.submit(operation))
 
-    async def explain(self, request: Request) -> Response:
-        """POST /runs/{id}/explain: a model would, and this server has none."""
-        await self._runs.require(request)
-        raise HttpError(501, "ai_provider_missing", "no AI provider is configured")
-
     async def bulk_replay(self, request: Request) -> Response:
         """POST /runs/bulk-replay: every finished run that a filter finds, within a bound."""
         body = read_body(request, _bulk_decoder)

@@ -3,6 +3,7 @@
 from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.conversations import Conversations
+from perdure.protocols.durablex.explaining import Explaining
 from perdure.protocols.durablex.routes import FULL, READER
 from perdure.protocols.durablex.scores import Scores
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -15,6 +16,7 @@ def people_routes(
     approvals: Approvals,
     scores: Scores,
     conversations: Conversations,
+    explaining: Explaining,
 ) -> list[Route]:
     """Every route, with who may use it."""
     run, approval = "/runs/{run_id}", "/approvals/{approval_id}"
@@ -26,5 +28,5 @@ def people_routes(
         Route("GET", f"{run}/scores", READER, surface, scores.of_run),
         Route("POST", f"{run}/scores", FULL, surface, scores.add),
         Route("POST", f"{run}/fork", FULL, surface, control.fork),
-        Route("POST", f"{run}/explain", FULL, surface, control.explain),
+        Route("POST", f"{run}/explain", FULL, surface, explaining.explain),
     ]
