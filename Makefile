@@ -16,6 +16,10 @@ BIN  := .venv/bin
 # Locks are complete lists of wheels: nothing is resolved, nothing is compiled, nothing goes unhashed.
 INSTALL_LOCK := -m pip install --disable-pip-version-check -q --no-deps --require-hashes --only-binary :all: -r
 
+# The stories start hundreds of processes. Without bytecode each compiles what it imports, for longer
+# than it then takes to serve.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup sdks lint check test stories torture demo bench serve format lock clean
