@@ -34,6 +34,14 @@ class RunRow(msgspec.Struct):
     error: Any = None
 
 
+class Change(msgspec.Struct):
+    """A status that a run has come to."""
+
+    runId: str
+    status: str
+
+
+_decode_change = msgspec.json.Decoder(Change).decode
 _decode_accepted = msgspec.json.Decoder(Accepted).decode
 _decode_run = msgspec.json.Decoder(RunRow).decode
 _decode_runs = msgspec.json.Decoder(list[RunRow]).decode
@@ -62,6 +70,49 @@ async def ended(connection: Connection, run_id: str) -> RunRow:
             return run
         if run.status in ("failed", "cancelled"):
             raise RuntimeError(f"run {run_id} {run.status}: {run.error}")
+
+
+class Ends:
+    """The ends of runs, as the server tells them to whoever listens."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+        self._news = asyncio.Event()
+
+    async def of(self, run_id: str) -> None:
+        """Wait until a run is over."""
+        while (status := self._told.pop(run_id, None)) is None:
+            self._news.clear()
+            await self._news.wait()
+        if status != "succeeded":
+            raise RuntimeError(f"run {run_id} {status}")
+
+    async def hear(self, reader: asyncio.StreamReader) -> None:
+        """Take in every status that the stream tells."""
+        async for line in reader:
+            if line.startswith(b"data: "):
+                change = _decode_change(line[6:])
+                if change.status in ("succeeded", "failed", "cancelled"):
+                    self._told[change.runId] = change.status
+                    self._news.set()
+
+
+@asynccontextmanager
+async def listening(server: Server) -> AsyncIterator[Ends]:
+    """Hear of every run that ends, from here on."""
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    ends = Ends()
+    try:
+        writer.write(get("/runs/stream"))
+        # The head of the answer comes when the server has begun to listen.
+        await reader.readuntil(b"\r\n\r\n")
+        hearing = asyncio.create_task(ends.hear(reader), name="run-ends")
+        try:
+            yield ends
+        finally:
+            hearing.cancel()
+    finally:
+        writer.close()
 
 
 async def drained(connection: Connection, workflow: str = "") -> None:

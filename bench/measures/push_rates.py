@@ -2,7 +2,7 @@
 
 import time
 
-from bench.push import drained, ended, flood, runner, send
+from bench.push import drained, flood, listening, runner, send
 from bench.report import Figure, at_least, at_most, known
 from bench.server import Server
 from bench.setup import Setup
@@ -75,12 +75,13 @@ async def _median(server: Server, count: int) -> float:
     connection = server.connect()
     latencies = []
     try:
-        for _ in range(count):
-            started_at = time.perf_counter()
-            accepted = await send(connection, "bench.one")
-            assert accepted.runId is not None
-            await ended(connection, accepted.runId)
-            latencies.append(1e3 * (time.perf_counter() - started_at))
+        async with listening(server) as ends:
+            for _ in range(count):
+                started_at = time.perf_counter()
+                accepted = await send(connection, "bench.one")
+                assert accepted.runId is not None
+                await ends.of(accepted.runId)
+                latencies.append(1e3 * (time.perf_counter() - started_at))
     finally:
         connection.close()
     return sorted(latencies)[len(latencies) * PERCENT // 100]
