@@ -27,6 +27,7 @@ from duraton.connect import Runner  # type: ignore[import-not-found]
 from duraton.context import ApprovalRequest, ScoreInput  # type: ignore[import-not-found]
 from duraton.errors import RetryAfterError  # type: ignore[import-not-found]
 
+from tests.push import duraton_ai
 from tests.support import absent  # noqa: F401 (what it does, it does when imported)
 
 PATIENCE_SECONDS = 40.0
@@ -171,6 +172,7 @@ WORKFLOWS = [
     define_workflow("skips", skips),
     define_workflow("gated", gated),
     define_workflow("judged", judged),
+    *duraton_ai.WORKFLOWS,
 ]
 
 
@@ -388,17 +390,28 @@ CASES: dict[str, Callable[[Driver], Awaitable[None]]] = {
     name.removeprefix("case_"): case
     for name, case in list(globals().items())
     if name.startswith("case_")
-}
+} | duraton_ai.CASES
 
 
 def _until(*statuses: str) -> Any:
     return WaitRunOptions(until=statuses, interval_s=0.02, timeout_s=PATIENCE_SECONDS)
 
 
+def a_runner(url: str, runner: str) -> Any:
+    return Runner(
+        WORKFLOWS,
+        url=url,
+        app="stories",
+        runner=runner,
+        resolve_provider=lambda name: duraton_ai.Provider(),
+        resolve_cost=duraton_ai.cost_of,
+    )
+
+
 async def main(url: str) -> None:
     async with (
-        Runner(WORKFLOWS, url=url, app="stories", runner="r1"),
-        Runner(WORKFLOWS, url=url, app="stories", runner="r2"),
+        a_runner(url, "r1"),
+        a_runner(url, "r2"),
         AsyncDuratonClient(url=url) as client,
         httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS) as http,
     ):

@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from tests.support.models import ThreadedModels, completion
 from tests.support.postgres import Cluster
 from tests.support.sdk import ROOT, once, python_of
 from tests.support.server import STORES, ServerProcess
@@ -26,6 +27,12 @@ CASES = (
     "control",
     "catalogue",
     "crowd",
+    "model_calls",
+    "inference",
+    "caps",
+    "budgets",
+    "token_throttles",
+    "evals",
 )
 
 
@@ -38,12 +45,16 @@ def verdicts(
 
     def play() -> str:
         folder = tmp_path_factory.mktemp(f"push-{store}")
+        models = ThreadedModels(completion("because", model="m-9"))
+        env = {"PERDURE_AI_URL": models.url}
         if store == "sqlite":
-            server = ServerProcess(folder / "perdure.db")
+            server = ServerProcess(folder / "perdure.db", env=env)
         else:
             cluster: Cluster = request.getfixturevalue("postgres_cluster")
-            server = ServerProcess(cluster.fresh_database(), log_path=folder / "log", processes=2)
-        with server:
+            server = ServerProcess(
+                cluster.fresh_database(), log_path=folder / "log", processes=2, env=env
+            )
+        with models, server:
             played = subprocess.run(
                 [python_of("duraton"), "-m", "tests.push.duraton_program", server.url],
                 cwd=ROOT,

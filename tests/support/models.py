@@ -2,7 +2,9 @@
 
 import asyncio
 import json
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, Self
 
 Json = dict[str, Any]
 
@@ -52,3 +54,37 @@ class ModelServer:
         writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
+
+
+class ThreadedModels:
+    """A provider in a thread, for servers in processes of their own."""
+
+    def __init__(self, told: Json) -> None:
+        body = json.dumps(told).encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nobody wants to know."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = Thread(target=self._server.serve_forever, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1/chat/completions"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
