@@ -3,12 +3,15 @@
 It stands alone: it imports nothing of the server, and runs in other people's processes.
 """
 
+from perdure.sdk.ai import Looped, Round, ToolCall, Turn, Usage
 from perdure.sdk.client import Client, Run, Sent, StepRow, Triggered
 from perdure.sdk.connect import Connection
 from perdure.sdk.context import Context
+from perdure.sdk.datasets import DatasetRow, EvalRow, Evaluation, ItemRow
 from perdure.sdk.endpoint import Endpoint
 from perdure.sdk.errors import (
     ApiError,
+    BudgetError,
     NonRetriableError,
     PollTimeoutError,
     RetryAfterError,
@@ -19,6 +22,7 @@ from perdure.sdk.errors import (
 )
 from perdure.sdk.policies import (
     Batch,
+    Budget,
     Cap,
     Concurrency,
     Cron,
@@ -30,6 +34,7 @@ from perdure.sdk.policies import (
     Retry,
     Singleton,
     Throttle,
+    TokenThrottle,
 )
 from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.running import run_connected, run_server
@@ -47,25 +52,33 @@ __all__ = [
     "Approval",
     "ApprovalRow",
     "Batch",
+    "Budget",
+    "BudgetError",
     "Cap",
     "Client",
     "Concurrency",
     "Connection",
     "Context",
     "Cron",
+    "DatasetRow",
     "Debounce",
     "Endpoint",
+    "EvalRow",
+    "Evaluation",
     "Event",
     "Fork",
     "Idempotency",
     "Incompatible",
     "Inference",
+    "ItemRow",
+    "Looped",
     "NonRetriableError",
     "PollTimeoutError",
     "Priority",
     "RateLimit",
     "Retry",
     "RetryAfterError",
+    "Round",
     "Run",
     "RunFailedError",
     "ScoreRow",
@@ -77,8 +90,12 @@ __all__ = [
     "StepNameError",
     "StepRow",
     "Throttle",
+    "TokenThrottle",
+    "ToolCall",
     "Triggered",
+    "Turn",
     "UnsendableError",
+    "Usage",
     "Workflow",
     "WsgiEndpoint",
     "run_connected",

@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from perdure.sdk.datasets import Datasets
 from perdure.sdk.errors import ApiError, RunFailedError
 from perdure.sdk.http import Answer, HttpClient
 from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
@@ -43,6 +44,14 @@ class Sent(msgspec.Struct, frozen=True, rename="camel"):
     triggered: list[Triggered] = []
 
 
+class PausedBy(msgspec.Struct, frozen=True):
+    """Why a run stands still."""
+
+    reason: str = ""
+    detail: str | None = None
+    since: str | None = None
+
+
 class Run(msgspec.Struct, frozen=True, rename="camel"):
     """A run as the engine shows it."""
 
@@ -62,6 +71,9 @@ class Run(msgspec.Struct, frozen=True, rename="camel"):
     fork: Fork | None = None
     session: str | None = None
     score_count: int = 0
+    paused_by: PausedBy | None = None
+    ai_tokens: int | None = None
+    ai_cost: float | None = None
     wait_reason: str | None = None
     """What an open run waits for, in words."""
 
@@ -98,6 +110,7 @@ class Client:
         self._app = settings.app if app is not None else None
         self._timeout_seconds = timeout_seconds
         self._http = HttpClient(settings.engine_url, settings.headers())
+        self.datasets = Datasets(self._told)
 
     async def send(
         self,
@@ -239,6 +252,18 @@ class Client:
         target = f"/runs/{quote(run_id, safe='')}/fork"
         return _read(await self._ask("POST", target, {"step": step} | body), Run)
 
+    async def spend(
+        self, *, workflow: str | None = None, app: str | None = None, since: str | None = None
+    ) -> Json:
+        """What model calls used up, as the engine shows it."""
+        asked = {"workflow": workflow, "app": app or self._app, "since": since}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return await self._told("GET", f"/ai/spend?{query}")
+
+    async def resume(self, run_id: str) -> Run:
+        """Let a paused run go on, also one that its budget stopped."""
+        return _read(await self._ask("POST", f"/runs/{quote(run_id, safe='')}/resume"), Run)
+
     async def wait(self, run_id: str, *, timeout_seconds: float = 60.0) -> Run:
         """The run once it has ended; `TimeoutError` if that takes too long."""
 
@@ -286,6 +311,9 @@ class Client:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def _told(self, method: str, target: str, body: object = None) -> Json:
+        return _read(await self._ask(method, target, body), object)
 
     async def _ask(self, method: str, target: str, body: object = None) -> Answer:
         sent = None if body is None else encode(body)

@@ -10,6 +10,10 @@ class NonRetriableError(Exception):
     """Trying again would not help: the run fails now, whatever attempts are left."""
 
 
+class BudgetError(NonRetriableError):
+    """The run has used up what its model calls may: no further one is made."""
+
+
 class RetryAfterError(Exception):
     """Try the step again after a delay of its own (a length, or a moment), within its attempts."""
 

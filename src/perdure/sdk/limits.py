@@ -11,6 +11,8 @@ STACK_CHARACTERS_MAX = 16_384
 POLL_GAP_MS_MIN = 250
 POLL_CHECKS_MAX = 1_000
 """Every check of a poll is two steps in the memo of its run."""
+EMBED_BATCH_DEFAULT = 100
+LOOP_TURNS_MAX = 1_000
 NAMES_KEPT = 16_384
 """Step names whose hash is remembered."""
 

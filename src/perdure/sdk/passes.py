@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.sdk.ai import Ai
 from perdure.sdk.clock import now_ms
 from perdure.sdk.context import Context
 from perdure.sdk.errors import (
@@ -31,7 +32,7 @@ from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
 from perdure.sdk.policies import Retry
 from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
-from perdure.sdk.steps import ABSENT, Step
+from perdure.sdk.steps import ABSENT, Report, Step
 from perdure.sdk.wire import (
     Invoke,
     Json,
@@ -52,7 +53,7 @@ LOOK_AGAIN_SECONDS = 0.005
 LOOK_AGAIN_SECONDS_MAX = 1.0
 
 _NOTHING = msgspec.Raw(b"null")
-_OURS = {__name__, Step.__module__}
+_OURS = {__name__, Step.__module__, Ai.__module__}
 
 
 StandIns = Mapping[str, Callable[[], object]]
@@ -97,7 +98,7 @@ def begin(
     if handler is None:
         answer(result(_NOTHING, []))
         return None
-    return Pass(invoke, name, handler, answer, clock, stand_ins)
+    return Pass(invoke, name, handler, answer, clock, stand_ins, app)
 
 
 class Pass:
@@ -134,6 +135,7 @@ class Pass:
         answer: Callable[[Reply], None],
         clock: Callable[[], int],
         stand_ins: StandIns | None,
+        app: App,
     ) -> None:
         self._answer = answer
         self._stand_ins = stand_ins
@@ -153,7 +155,7 @@ class Pass:
         self._again: asyncio.TimerHandle | None = None
         self._patience = LOOK_AGAIN_SECONDS
         self._loop = asyncio.get_running_loop()
-        context = Context(invoke, self, self._lines, workflow)
+        context = Context(invoke, self, self._lines, workflow, app.price)
         self._task = self._loop.create_task(self._play(handler, context))
 
     def abandon(self) -> None:
@@ -174,6 +176,7 @@ class Pass:
         returns: object,
         retry: Retry | None,
         input: object,
+        report: Report | None = None,
     ) -> "asyncio.Future[Json]":
         name, id, memo = self._called(wanted)
         if memo is not None and not memo.pending:
@@ -186,7 +189,7 @@ class Pass:
                 opcode["retry"] = retry.wire()
             if input is not ABSENT:
                 opcode["input"] = encoded(input)
-            self._run_body(opcode, name, function, args)
+            self._run_body(opcode, name, function, args, report)
         return self._unfinished()
 
     def ask(
@@ -250,26 +253,37 @@ class Pass:
         name: str,
         function: Callable[..., object],
         args: tuple[object, ...],
+        report: Report | None,
     ) -> None:
         self._opcodes.append(opcode)
         if self._stand_ins is not None and name in self._stand_ins:
             function, args = self._stand_ins[name], ()
         outside = scope.set(name)
+        begun = 0.0 if report is None else self._loop.time()
         try:
             value = function(*args)
             if inspect.isawaitable(value):
-                running = self._loop.create_task(self._await_body(opcode, value))
+                running = self._loop.create_task(self._await_body(opcode, value, report, begun))
                 self._bodies.add(running)
             else:
-                opcode["data"] = encoded(value)
+                self._note_result(opcode, value, report, begun)
         except Exception as error:
             opcode |= _failure(error)
         finally:
             scope.reset(outside)
 
-    async def _await_body(self, opcode: Opcode, value: Awaitable[object]) -> None:
+    def _note_result(
+        self, opcode: Opcode, value: object, report: Report | None, begun: float
+    ) -> None:
+        opcode["data"] = encoded(value)
+        if report is not None:
+            opcode |= report(value, round(1_000 * (self._loop.time() - begun)))
+
+    async def _await_body(
+        self, opcode: Opcode, value: Awaitable[object], report: Report | None, begun: float
+    ) -> None:
         try:
-            opcode["data"] = encoded(await value)
+            self._note_result(opcode, await value, report, begun)
         except asyncio.CancelledError:
             if self._is_over:
                 raise

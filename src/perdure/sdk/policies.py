@@ -157,6 +157,34 @@ class Cap:
         return _given(maxCost=self.cost_max, maxTokens=self.tokens_max)
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the model calls of all runs may use up in a window; over it runs are paused."""
+
+    window: Duration
+    cost_max: float | None = None
+    tokens_max: int | None = None
+    warn_at_percent: float | None = None
+
+    def wire(self) -> Wire:
+        return {"windowMs": _length("window", self.window)} | _given(
+            maxCost=self.cost_max, maxTokens=self.tokens_max, warnAtPct=self.warn_at_percent
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TokenThrottle:
+    """Runs start only as fast as their model calls use up tokens; what comes faster waits."""
+
+    tokens: int
+    per: Duration
+    key: str | None = None
+
+    def wire(self) -> Wire:
+        rate = {"tokens": _positive("tokens", self.tokens), "perMs": _length("per", self.per)}
+        return rate | _given(key=self.key)
+
+
 def _rate(limit: int, per: Duration, key: str | None) -> Wire:
     rate = {"limit": _positive("limit", limit), "perMs": _length("per", per)}
     return rate | _given(key=key)

@@ -46,6 +46,10 @@ class Inference(msgspec.Struct, frozen=True):
     model: str = ""
 
 
+Report = Callable[[object, int], Opcode]
+"""What is told of a result, and of how many milliseconds it took, besides the result itself."""
+
+
 class Board(Protocol):
     """What the calls need of their pass."""
 
@@ -60,6 +64,7 @@ class Board(Protocol):
         returns: object,
         retry: Retry | None,
         input: object,
+        report: Report | None = None,
     ) -> Future[Json]:
         """A step with a body, which runs here if the engine does not know its result."""
         ...

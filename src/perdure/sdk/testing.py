@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import msgspec
+
+from perdure.sdk.ai import require_under
 from perdure.sdk.duration import Duration, milliseconds
-from perdure.sdk.errors import RunFailedError
+from perdure.sdk.errors import BudgetError, RunFailedError
 from perdure.sdk.log import ROOT
 from perdure.sdk.names import hashed
 from perdure.sdk.passes import execute
+from perdure.sdk.steps import ABSENT
 from perdure.sdk.wire import (
     AppEvent,
     Fork,
@@ -22,6 +26,8 @@ from perdure.sdk.wire import (
     Json,
     Memo,
     RunContext,
+    SpendCap,
+    Spent,
     StepError,
     encode,
 )
@@ -79,6 +85,10 @@ class RehearsedRun:
     attempt: int = 1
     failure_of: "RehearsedRun | None" = None
     fork: Fork | None = None
+    case: Json = None
+    """What a handler sees as `ctx.eval`."""
+    spent: Spent = field(default_factory=Spent)
+    """What its model calls have told that they used."""
     parent: "tuple[RehearsedRun, str] | None" = None
     _heard: set[tuple[str, int, int]] = field(default_factory=set)
 
@@ -115,6 +125,7 @@ class Rehearsal:
         """What steps have emitted."""
         self.delivered: list[tuple[str, Json]] = []
         """URL and data of webhooks."""
+        self._model: Callable[[list[Json]], str] | None = None
         self.scores: list[Json] = []
         """What was judged, as it was sent."""
 
@@ -144,13 +155,24 @@ class Rehearsal:
         """Let this answer for child runs of a workflow, of this app or another."""
         self._children[workflow] = function
 
+    def model(self, function: Callable[[list[Json]], str]) -> None:
+        """Let this answer where the engine would ask a model; it is given the messages."""
+        self._model = function
+
     # What happens ---------------------------------------------------------------------------------
 
     async def start(
-        self, workflow: str, data: Json = None, *, event: str | None = None
+        self,
+        workflow: str,
+        data: Json = None,
+        *,
+        event: str | None = None,
+        expected: object = ABSENT,
     ) -> RehearsedRun:
-        """Start a workflow and play it until it ends or waits."""
+        """Start a workflow and play it until it ends or waits; with `expected`, as an eval."""
         run = self._admit(workflow, [AppEvent(event or workflow, _carried(data))])
+        if expected is not ABSENT:
+            run.case = {"setId": "set-1", "itemId": run.id, "expected": _carried(expected)}
         await self._drive(run)
         return run
 
@@ -244,6 +266,9 @@ class Rehearsal:
             on_failure=run.failure_of is not None,
             error=run.failure_of.error if run.failure_of else None,
             fork=run.fork,
+            eval=run.case,
+            spent=run.spent,
+            cap=self._cap(run),
         )
         invoke = Invoke(run.events[0], self._memos(run), told, events=run.events)
         reply = await execute(
@@ -295,7 +320,7 @@ class Rehearsal:
                 step.memo = Memo()
                 await self.send(opcode["eventName"], data)
             case "Infer":
-                step.memo = Memo(error=StepError("no AI provider configured"))
+                self._infer(run, step, data)
             case other:
                 if other == "Webhook":
                     self.delivered.append((opcode["webhookUrl"], data))
@@ -308,6 +333,7 @@ class Rehearsal:
         self, run: RehearsedRun, step: RehearsedStep, opcode: dict[str, Json]
     ) -> bool:
         step.attempt += 1
+        run.spent = _charged(run.spent, opcode.get("usage"))
         if "error" not in opcode:
             step.memo = Memo(opcode["data"])
             return True
@@ -322,6 +348,23 @@ class Rehearsal:
         step.due_ms = self.now_ms + delay_ms
         run.attempt += 1
         return False
+
+    def _cap(self, run: RehearsedRun) -> SpendCap | None:
+        workflow = self._app.find(run.workflow)
+        told = workflow.registration.get("cap") if workflow else None
+        return None if told is None else msgspec.convert(told, SpendCap)
+
+    def _infer(self, run: RehearsedRun, step: RehearsedStep, asked: Json) -> None:
+        try:
+            require_under(self._cap(run), run.spent, step.name)
+        except BudgetError as error:
+            step.memo = Memo(error=StepError(str(error)))
+            return
+        if self._model is None:
+            step.memo = Memo(error=StepError("no AI provider configured"))
+        else:
+            text = self._model(asked["messages"])
+            step.memo = Memo({"text": text, "model": asked.get("model") or "rehearsed"})
 
     async def _start_child(
         self, run: RehearsedRun, step: RehearsedStep, opcode: dict[str, Json]
@@ -442,3 +485,11 @@ def backoff_ms(policy: dict[str, Json], attempt: int) -> int:
 def _carried(data: Json) -> Json:
     """Data as it arrives after a journey in JSON."""
     return json.loads(encode(data))
+
+
+def _charged(spent: Spent, usage: Json) -> Spent:
+    """What was spent, with what a model call told that it used."""
+    if usage is None:
+        return spent
+    tokens = (spent.tokens or 0) + usage.get("tokensIn", 0) + usage.get("tokensOut", 0)
+    return Spent(cost=(spent.cost or 0) + usage.get("cost", 0), tokens=tokens)

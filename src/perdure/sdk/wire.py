@@ -44,6 +44,20 @@ class Fork(msgspec.Struct, frozen=True):
     params: Json = None
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """What the model calls of a run have used up."""
+
+    cost: float | None = None
+    tokens: int | None = None
+
+
+class SpendCap(msgspec.Struct, frozen=True, rename="camel"):
+    """What the model calls of a run may use up."""
+
+    max_cost: float | None = None
+    max_tokens: int | None = None
+
+
 class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     """What the engine tells of the run."""
 
@@ -57,6 +71,8 @@ class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     traceparent: str | None = None
     fork: Fork | None = None
     eval: Json = None
+    spent: Spent | None = None
+    cap: SpendCap | None = None
 
 
 class Invoke(msgspec.Struct, frozen=True):

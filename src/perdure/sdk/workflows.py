@@ -5,9 +5,11 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+from perdure.sdk.ai import Price
 from perdure.sdk.context import Context
 from perdure.sdk.policies import (
     Batch,
+    Budget,
     Cap,
     Concurrency,
     Cron,
@@ -19,6 +21,7 @@ from perdure.sdk.policies import (
     Retry,
     Singleton,
     Throttle,
+    TokenThrottle,
     Trigger,
     Wire,
 )
@@ -63,6 +66,8 @@ def workflow(
     singleton: Singleton | None = None,
     idempotency: Idempotency | None = None,
     cap: Cap | None = None,
+    budget: Budget | None = None,
+    token_throttle: TokenThrottle | None = None,
     on_failure: Handler | None = None,
     more: Mapping[str, object] | None = None,
 ) -> Callable[[Handler], Workflow]:
@@ -85,6 +90,8 @@ def workflow(
         "singleton": singleton,
         "idempotency": idempotency,
         "cap": cap,
+        "budget": budget,
+        "tokenThrottle": token_throttle,
     }
     registration: Wire = {} if on is None else {"triggers": [t.wire() for t in _triggers(on)]}
     registration |= {name: policy.wire() for name, policy in policies.items() if policy is not None}
@@ -98,10 +105,17 @@ def workflow(
 
 
 class App:
-    """A named set of workflows: what a runner serves."""
+    """A named set of workflows: what a runner serves. `price` says what model calls cost."""
 
-    def __init__(self, name: str | None = None, workflows: Sequence[Workflow] = ()) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        workflows: Sequence[Workflow] = (),
+        *,
+        price: Price | None = None,
+    ) -> None:
         self.name = name
+        self.price = price
         self._workflows: dict[str, Workflow] = {}
         for each in workflows:
             self.add(each)
@@ -128,6 +142,8 @@ class App:
         singleton: Singleton | None = None,
         idempotency: Idempotency | None = None,
         cap: Cap | None = None,
+        budget: Budget | None = None,
+        token_throttle: TokenThrottle | None = None,
         on_failure: Handler | None = None,
         more: Mapping[str, object] | None = None,
     ) -> Callable[[Handler], Workflow]:
@@ -145,6 +161,8 @@ class App:
             singleton=singleton,
             idempotency=idempotency,
             cap=cap,
+            budget=budget,
+            token_throttle=token_throttle,
             on_failure=on_failure,
             more=more,
         )
