@@ -257,6 +257,7 @@ def test_a_decision_that_makes_no_sense_changes_nothing(wire: Wire) -> None:
             {"status": "approved", "decidedBy": " "},
             {"status": "approved", "decidedBy": "x" * 256},
             {"status": "approved", "decidedBy": 5},
+            {"status": "denied", "decidedBy": "system:timeout"},
             {"status": "approved", "args": "x" * limits.APPROVAL_ARGUMENT_BYTES_MAX},
         ):
             wire.call("POST", path, body).refused(400, "validation_failed")

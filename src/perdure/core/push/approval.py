@@ -6,7 +6,8 @@ from msgspec import Struct, structs
 
 from perdure.core.rejection import ApprovalNotPending
 
-TIMEOUT = "system:timeout"
+SYSTEM = "system:"
+TIMEOUT = f"{SYSTEM}timeout"
 """Who decides when nobody does."""
 
 Verdict: TypeAlias = Literal["approved", "denied"]

@@ -14,7 +14,7 @@ from perdure.core.limits import (
     NAME_LENGTH_MAX,
     STEPS_PER_RUN_MAX,
 )
-from perdure.core.push.approval import Approval, ApprovalStatus, Decision, Verdict
+from perdure.core.push.approval import SYSTEM, Approval, ApprovalStatus, Decision, Verdict
 from perdure.engine.approving import APPROVAL, BY_RUN, BY_STATUS, DecideApproval, Listed, place_of
 from perdure.engine.beat import Engine
 from perdure.engine.records import RecordKind
@@ -110,6 +110,8 @@ class Approvals:
         by = body.decided_by
         if by is not None and (not by.strip() or len(by) > NAME_LENGTH_MAX):
             raise bad_request(f"decidedBy has 1 to {NAME_LENGTH_MAX} characters")
+        if by is not None and by.startswith(SYSTEM):
+            raise bad_request(f"nobody is called {SYSTEM}…")
         args = None if body.args is UNSET else bytes(body.args)
         if args is not None and len(args) > APPROVAL_ARGUMENT_BYTES_MAX:
             raise bad_request(f"args has more than {APPROVAL_ARGUMENT_BYTES_MAX} bytes")

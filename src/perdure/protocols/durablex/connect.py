@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 
 import msgspec
 from msgspec import Raw, Struct
@@ -25,6 +26,7 @@ from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
 from perdure.engine.registering import RegisterRunner, RunnerLink, SeeRunner, link_key
 from perdure.identity import IdSource
+from perdure.protocols.durablex.depth import is_too_deep
 from perdure.protocols.durablex.invoke import body_of, reply_of
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
@@ -50,6 +52,8 @@ class _Result(Struct):
     body: Raw = Raw(b"{}")
 
 
+_HEAD_BYTES = 256
+_ID = re.compile(rb'"id"\s*:\s*"([\w-]{1,64})"', re.ASCII)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
 _result_decoder = msgspec.json.Decoder(_Result)
 
@@ -131,6 +135,9 @@ class Session:
         self._impatience = loop.call_later(RUNNER_REGISTER_TIMEOUT / SECOND, self._give_up)
 
     def received(self, message: bytes) -> None:
+        if is_too_deep(message):
+            self._refuse_deep(message)
+            return
         try:
             envelope = _envelope_decoder.decode(message)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -263,6 +270,13 @@ class Session:
         self._socket.send(
             b'{"type":"invoke","id":"%b","payload":%b}' % (call.call_id.encode(), body)
         )
+
+    def _refuse_deep(self, message: bytes) -> None:
+        """What nobody can read is still the answer to a pass, if it names one where it begins."""
+        named = _ID.search(message, 0, _HEAD_BYTES)
+        call = None if named is None else self._calls.pop(named[1].decode(), None)
+        if call is not None:
+            self._plane.invoker.finish(call, reply_of(206, message))
 
     def _take_result(self, envelope: _Envelope) -> None:
         call = self._calls.pop(envelope.id or "", None)

@@ -28,6 +28,7 @@ from perdure.core.push.usage import amount
 from perdure.core.run.history import encode
 from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import PushStep, Run, StepState
+from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
 
 LEVELS = frozenset({"debug", "info", "warn", "error"})
@@ -128,6 +129,9 @@ _text_decoder = msgspec.json.Decoder(str)
 
 def reply_of(status: int, body: bytes) -> PassReply:
     """What a runner's answer asks for. One that nobody can read is a pass that broke."""
+    if is_too_deep(body):
+        # Asking again would only repeat what the steps did.
+        return Refused(error=error_of(f"the answer of the runner: {TOO_DEEP}"), logs=[])
     try:
         told = _body_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from perdure.core import instant
+from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
 from perdure.web.message import HttpError, Request
 
 T = TypeVar("T")
@@ -18,6 +19,8 @@ def bad_request(message: str) -> HttpError:
 
 def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
     """The body of a request, which must be there."""
+    if is_too_deep(request.body):
+        raise bad_request(TOO_DEEP)
     try:
         # Payloads are carried unread, so whether they are text is found out here or never.
         request.body.decode()

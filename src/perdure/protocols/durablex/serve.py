@@ -26,6 +26,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.registering import RUNNER, RegisterRunner, RunnerLink
 from perdure.protocols.durablex.connect import is_impatient
 from perdure.protocols.durablex.invoke import body_of, reply_of
+from perdure.protocols.durablex.requests import read_body
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
@@ -40,6 +41,9 @@ _VERSIONS = {"X-Durablex-Protocol": "1", "X-Duraton-Protocol": "1"}
 
 Place = tuple[str, str, str, str]
 """Namespace, app, runner id and URL."""
+
+
+_register_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder()
 
 
 class Serve:
@@ -71,11 +75,7 @@ class Serve:
 
     async def register(self, request: Request) -> Response:
         """POST /register."""
-        try:
-            request.body.decode()
-            told = msgspec.json.decode(request.body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            raise HttpError(400, "malformed_json", "the body is not JSON") from None
+        told = read_body(request, _register_decoder)
         if not speaks_ours(told):
             message = f"this engine speaks protocol version {PROTOCOL_VERSION}"
             raise HttpError(400, "protocol_mismatch", message)

@@ -32,6 +32,7 @@ from perdure.engine.webhooks import (
     secret_owner,
 )
 from perdure.identity import IdSource
+from perdure.protocols.durablex.depth import is_too_deep
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
 from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -297,6 +298,8 @@ class Sources:
             refused = HttpError(401, "webhook_unauthorized", fault.replace("_", " "))
             raise await refuse("unauthorized", fault, refused)
         try:
+            if is_too_deep(body):
+                raise RecursionError
             body.decode()
             return msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
