@@ -60,4 +60,5 @@ def decided(approval: Approval, decision: Decision, now: int) -> Approval:
     if made == (decision.status, decision.decided_by, decision.args):
         return approval
     who = f" by {approval.decided_by}" if approval.decided_by else ""
-    raise ApprovalNotPending(f"it is {approval.status}{who}", status=approval.status)
+    message = f"the approval of step {approval.step} is {approval.status}{who}"
+    raise ApprovalNotPending(message, status=approval.status)
