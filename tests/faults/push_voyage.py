@@ -31,6 +31,58 @@ def step_id(name: str) -> str:
     return sha256(name.encode()).hexdigest()
 
 
+class OrderCode:
+    """What a runner does: a function of what a pass tells it."""
+
+    def __init__(self) -> None:
+        self.executed: Counter[str] = Counter()
+        self.hook_url = ""
+        self._known: dict[tuple[str, str], Json] = {}
+
+    def play(self, told: Json) -> tuple[int, Json]:
+        """The answer to a pass."""
+        run_id, memo = told["ctx"]["runId"], told["steps"]
+        for (owner, name), value in self._known.items():
+            assert owner != run_id or memo.get(name) == value, f"{name} was known, and is no more"
+        for name, value in memo.items():
+            if "data" in value:
+                self._known[run_id, name] = value
+        found = self._kid(memo) if told["ctx"]["workflow"] == "kid" else self._order(memo)
+        if isinstance(found, list):
+            return 206, {"opcodes": found, "logs": []}
+        return 200, {"data": found, "logs": []}
+
+    def _order(self, memo: Json) -> object:
+        stages: list[list[Json]] = [
+            [{"op": "StepRun", "name": "charge"}],
+            [
+                {"op": "Sleep", "name": "nap", "sleepMs": 30},
+                {"op": "WaitForEvent", "name": "paid", "eventName": "paid", "timeoutMs": 90_000},
+            ],
+            [{"op": "RunWorkflow", "name": "kid", "childName": "kid"}],
+            [
+                {"op": "Emit", "name": "shipped", "eventName": "shipped"},
+                {"op": "Webhook", "name": "tell", "webhookUrl": self.hook_url, "data": {"n": 1}},
+            ],
+        ]
+        for stage in stages:
+            if not all("data" in memo.get(step_id(step["name"]), {}) for step in stage):
+                return [self._opcode(step) for step in stage if step_id(step["name"]) not in memo]
+        return {name: memo[step_id(name)]["data"] for name in STEPS}
+
+    def _kid(self, memo: Json) -> object:
+        known = memo.get(step_id("work"))
+        return [self._opcode({"op": "StepRun", "name": "work"})] if known is None else known["data"]
+
+    def _opcode(self, step: Json) -> Json:
+        told = {**step, "id": step_id(step["name"])}
+        if step["op"] == "StepRun":
+            self.executed[step["name"]] += 1
+            # Another execution has another result, so that nobody can take one for the other.
+            told["data"] = f"{step['name']} {self.executed[step['name']]}"
+        return told
+
+
 class PushVoyage:
     """One run, its runner, and who is told of it.
 
@@ -42,15 +94,13 @@ class PushVoyage:
         self.url = url
         self.on_pass: Callable[[int], None] = lambda count: None
         self.on_post: Callable[[int], None] = lambda count: None
-        self.executed: Counter[str] = Counter()
         self.posts: list[tuple[str, Json]] = []
         """Webhooks that arrived: their ids and what they say."""
         self._next_life = next_life
         self._transport = transport
         self._reviving = asyncio.Lock()
         self._passes = 0
-        self._known: dict[tuple[str, str], Json] = {}
-        self._hook_url = ""
+        self._code = OrderCode()
         self._http: httpx.AsyncClient
 
     async def sail(self) -> Json:
@@ -126,7 +176,7 @@ class PushVoyage:
             return 200, b"{}"
 
         async with _listening(receive) as port:
-            self._hook_url = f"http://127.0.0.1:{port}/hook"
+            self._code.hook_url = f"http://127.0.0.1:{port}/hook"
             yield
 
     # Running -------------------------------------------------------------------------------------
@@ -185,51 +235,10 @@ class PushVoyage:
         except LOST:
             await self._revive(url)
 
-    # The code ------------------------------------------------------------------------------------
-
     def _play(self, told: Json) -> tuple[int, Json]:
         self._passes += 1
         self.on_pass(self._passes)
-        run_id, memo = told["ctx"]["runId"], told["steps"]
-        for (owner, name), value in self._known.items():
-            assert owner != run_id or memo.get(name) == value, f"{name} was known, and is no more"
-        for name, value in memo.items():
-            if "data" in value:
-                self._known[run_id, name] = value
-        found = self._kid(memo) if told["ctx"]["workflow"] == "kid" else self._order(memo)
-        if isinstance(found, list):
-            return 206, {"opcodes": found, "logs": []}
-        return 200, {"data": found, "logs": []}
-
-    def _order(self, memo: Json) -> object:
-        stages: list[list[Json]] = [
-            [{"op": "StepRun", "name": "charge"}],
-            [
-                {"op": "Sleep", "name": "nap", "sleepMs": 30},
-                {"op": "WaitForEvent", "name": "paid", "eventName": "paid", "timeoutMs": 90_000},
-            ],
-            [{"op": "RunWorkflow", "name": "kid", "childName": "kid"}],
-            [
-                {"op": "Emit", "name": "shipped", "eventName": "shipped"},
-                {"op": "Webhook", "name": "tell", "webhookUrl": self._hook_url, "data": {"n": 1}},
-            ],
-        ]
-        for stage in stages:
-            if not all("data" in memo.get(step_id(step["name"]), {}) for step in stage):
-                return [self._opcode(step) for step in stage if step_id(step["name"]) not in memo]
-        return {name: memo[step_id(name)]["data"] for name in STEPS}
-
-    def _kid(self, memo: Json) -> object:
-        known = memo.get(step_id("work"))
-        return [self._opcode({"op": "StepRun", "name": "work"})] if known is None else known["data"]
-
-    def _opcode(self, step: Json) -> Json:
-        told = {**step, "id": step_id(step["name"])}
-        if step["op"] == "StepRun":
-            self.executed[step["name"]] += 1
-            # Another execution has another result, so that nobody can take one for the other.
-            told["data"] = f"{step['name']} {self.executed[step['name']]}"
-        return told
+        return self._code.play(told)
 
 
 @contextlib.asynccontextmanager

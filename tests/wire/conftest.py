@@ -28,6 +28,7 @@ ON_BOTH_STORES = {
     "test_push_concurrency",
     "test_push_control",
     "test_push_evals",
+    "test_push_faults",
     "test_push_flow",
     "test_push_passes",
     "test_push_people",
