@@ -30,6 +30,7 @@ ON_BOTH_STORES = {
     "test_push_evals",
     "test_push_faults",
     "test_push_flow",
+    "test_push_forgetting",
     "test_push_passes",
     "test_push_people",
     "test_push_streams",

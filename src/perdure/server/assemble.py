@@ -85,7 +85,7 @@ from perdure.server.neighbours import Neighbours
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
-from perdure.server.webhooks import make_deliverer, make_webhook_routes
+from perdure.server.webhooks import make_deliverer, make_forgetter, make_webhook_routes
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import FULL, READ, Authenticator, NoAuthentication, TokenAuthentication
@@ -241,6 +241,7 @@ class Server:
             is_open=settings.external_payloads,
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
+        self.forgetter = make_forgetter(settings, self.engine, clock)
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
         self.inferrer = make_inferrer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
@@ -341,6 +342,8 @@ class Server:
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),
         ]
+        if self.forgetter is not None:
+            loops.append(("forgetting", self.forgetter.run()))
         return loops if self.neighbours is None else loops + self.neighbours.loops()
 
     async def close(self) -> None:

@@ -53,6 +53,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
+    event_retention: int | None = None
+    delivery_retention: int | None = None
     ai_url: str | None = None
     ai_key: str | None = None
     ai_model: str | None = None
@@ -104,6 +106,8 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
     "PERDURE_WEBHOOK_KEYS": "keys that seal webhook secrets, by commas; the first seals, all open",
+    "PERDURE_EVENT_RETENTION_DAYS": "days that the log of events is kept; for ever if not set",
+    "PERDURE_DELIVERY_RETENTION_DAYS": "the same for webhooks, sent and received",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
     "PERDURE_AI_URL": "where model calls of steps are posted to, in the form of chat completions",
     "PERDURE_AI_KEY": "bearer key of the AI provider",
@@ -160,6 +164,8 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         environment, "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD", 1, limits.BODY_BYTES_MAX // 2
     )
     values["webhook_keys"] = _keys(environment, "PERDURE_WEBHOOK_KEYS")
+    values["event_retention"] = _days(environment, "PERDURE_EVENT_RETENTION_DAYS")
+    values["delivery_retention"] = _days(environment, "PERDURE_DELIVERY_RETENTION_DAYS")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
     values["ai_url"] = _url(environment, "PERDURE_AI_URL")
     values["ai_key"] = environment.get("PERDURE_AI_KEY") or None
@@ -257,6 +263,11 @@ def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | N
     if text not in choices:
         raise SettingsError(f"{name} is {' or '.join(choices)}, not {text!r}")
     return text
+
+
+def _days(environment: Mapping[str, str], name: str) -> int | None:
+    days = _integer(environment, name, 1, 36_500)
+    return None if days is None else days * 86_400 * limits.SECOND
 
 
 def _seconds(environment: Mapping[str, str], name: str, least: int, most: int) -> int | None:

@@ -5,9 +5,12 @@ from perdure.core.intake.seal import Keyring
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.delivering import Deliverer
 from perdure.dispatch.egress import Blocked, EgressGuard, SystemResolver
+from perdure.dispatch.forgetting import Forgetter, Rule
 from perdure.dispatch.outgoing import Outgoing
 from perdure.engine.beat import Engine
 from perdure.engine.deliveries import DELIVERY
+from perdure.engine.intake import EVENT
+from perdure.engine.webhooks import RECEIVED
 from perdure.identity import IdSource
 from perdure.protocols.durablex.secrets import Secrets
 from perdure.protocols.durablex.sources import Sources
@@ -39,6 +42,17 @@ def make_deliverer(
     deliverer = Deliverer(engine, clock, guard, Outgoing(), keyring)
     deadlines.on_record(DELIVERY.name, deliverer.due, deliverer.decided)
     return deliverer
+
+
+def make_forgetter(settings: Settings, engine: Engine, clock: Clock) -> Forgetter | None:
+    """Who forgets what is older than the settings say, if they say anything."""
+    rules: list[Rule] = []
+    if settings.event_retention is not None:
+        rules.append(Rule(EVENT, settings.event_retention))
+    if settings.delivery_retention is not None:
+        age = settings.delivery_retention
+        rules += [Rule(DELIVERY, age, lambda one: bool(one.is_settled)), Rule(RECEIVED, age)]
+    return Forgetter(engine, clock, settings.default_namespace, rules) if rules else None
 
 
 def make_webhook_routes(
