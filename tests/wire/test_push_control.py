@@ -191,6 +191,7 @@ def test_many_runs_can_be_replayed_at_once(wire: Wire) -> None:
     assert replay({}).status == 400
     assert replay({"status": "nice"}).status == 400
     assert show(wire, running)["status"] == "running"
+    assert wire.call("GET", "/control-actions?action=dance").status == 400
     actions = json.loads(wire.call("GET", "/control-actions?action=bulk_replay").content)
     assert len(actions) == 1
 

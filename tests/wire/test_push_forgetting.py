@@ -53,6 +53,8 @@ def test_a_delivery_is_kept_until_it_has_come_to_an_end(wire: Wire) -> None:
     posts = [op("Webhook", f"w{n}", webhookUrl="http://hook.test/", data=n) for n in range(2)]
     runner.next().found(*posts)
     runner.next().returned()
+    assert "x-next-cursor" not in wire.call("GET", "/webhook-deliveries?limit=2").headers
+    assert "x-next-cursor" in wire.call("GET", "/webhook-deliveries?limit=1").headers
     done, waiting = (row["id"] for row in rows(wire, "/webhook-deliveries"))
     wire.advance(seconds=1)
     ended = Attempt(attempt=1, outcome="succeeded", created_at=0, duration_ms=1)

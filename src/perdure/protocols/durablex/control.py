@@ -27,12 +27,14 @@ from perdure.engine.run_control import (
     ACTION,
     BeginAgain,
     CancelPushRun,
+    ControlAction,
     ControlRun,
     PauseRun,
     ResumeRun,
 )
 from perdure.protocols.durablex.listing import find_runs, finished, read_filter
-from perdure.protocols.durablex.requests import bad_request, integer, read_body
+from perdure.protocols.durablex.paging import Row, find_rows
+from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import carried_before, facts_of
@@ -40,6 +42,12 @@ from perdure.protocols.durablex.views import arguments_of
 from perdure.web.message import HttpError, Request, Response
 
 BULK_MAX = 1_000
+_ACTIONS = frozenset(
+    {
+        *("cancel", "pause", "resume", "replay", "retry_from_step", "bulk_replay"),
+        *("approve", "deny", "fork"),
+    }
+)
 
 
 class ReplayBody(Struct, rename="camel"):
@@ -205,29 +213,15 @@ class RunControl:
         """GET /control-actions, newest first."""
         query = request.query
         limit = integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, LIST_PAGE_SIZE_DEFAULT)
-        wanted, run_id = query.get("action"), query.get("runId")
-        found = await ACTION.read_page(
-            self._engine.store, request.namespace, limit=LIST_PAGE_SIZE_MAX * 20, newest_first=True
-        )
-        rows = []
-        for key, done in found:
-            if wanted in (None, "", done.action) and run_id in (
-                None,
-                "",
-                done.run_id,
-                done.new_run_id,
-            ):
-                row: dict[str, Any] = {
-                    "id": key,
-                    "action": done.action,
-                    "createdAt": instant.text(done.created_at),
-                    "runId": done.run_id,
-                    "newRunId": done.new_run_id,
-                    "actor": done.actor,
-                    "detail": done.detail,
-                }
-                rows.append({name: value for name, value in row.items() if value is not None})
-        return self._surface.answer(200, rows[:limit])
+        wanted, run_id = choice(query, "action", _ACTIONS), query.get("runId") or None
+
+        def show(key: str, done: ControlAction) -> Row | None:
+            fits = wanted in (None, done.action)
+            fits = fits and run_id in (None, done.run_id, done.new_run_id)
+            return _action_view(key, done) if fits else None
+
+        rows, _ = await find_rows(ACTION, self._engine.store, request.namespace, show, limit=limit)
+        return self._surface.answer(200, rows)
 
     async def _replay(
         self,
@@ -289,3 +283,16 @@ def again(source: Run, arguments: bytes) -> PushStart:
         meters=once_more(push.meters),
         case=push.case,
     )
+
+
+def _action_view(key: str, done: ControlAction) -> Row:
+    view: Row = {
+        "id": key,
+        "action": done.action,
+        "createdAt": instant.text(done.created_at),
+        "runId": done.run_id,
+        "newRunId": done.new_run_id,
+        "actor": done.actor,
+        "detail": done.detail,
+    }
+    return {name: value for name, value in view.items() if value is not None}

@@ -1,7 +1,5 @@
 """Events: taken in, listed, shown."""
 
-from typing import Any
-
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -16,14 +14,12 @@ from perdure.core.limits import (
     TAGS_MAX,
 )
 from perdure.engine.beat import Engine
-from perdure.engine.intake import EVENT, Incoming, Ingested, IngestEvent
+from perdure.engine.intake import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
+from perdure.protocols.durablex.paging import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, integer, read_body
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.views import event_view, ingested_view
 from perdure.web.message import HttpError, Request, Response
-
-_SCAN_PAGES_MAX = 20
-"""How many pages are looked through for events that a filter lets pass."""
 
 
 class EventBody(Struct, rename="camel"):
@@ -71,24 +67,14 @@ class Events:
         """GET /events, newest first."""
         query = request.query
         limit = integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, LIST_PAGE_SIZE_DEFAULT)
-        app, name = query.get("app"), query.get("name")
-        rows: list[dict[str, Any]] = []
-        after = None
-        for _ in range(_SCAN_PAGES_MAX):
-            page = await EVENT.read_page(
-                self._engine.store,
-                request.namespace,
-                limit=LIST_PAGE_SIZE_MAX,
-                after=after,
-                newest_first=True,
-            )
-            for key, event in page:
-                if app in (None, event.app) and name in (None, event.name):
-                    rows.append(event_view(key, event))
-            if len(rows) >= limit or len(page) < LIST_PAGE_SIZE_MAX:
-                break
-            after = page[-1][0]
-        return self._surface.answer(200, rows[:limit])
+        app, name = query.get("app") or None, query.get("name") or None
+
+        def show(key: str, event: LoggedEvent) -> Row | None:
+            fits = app in (None, event.app) and name in (None, event.name)
+            return event_view(key, event) if fits else None
+
+        rows, _ = await find_rows(EVENT, self._engine.store, request.namespace, show, limit=limit)
+        return self._surface.answer(200, rows)
 
     async def show(self, request: Request) -> Response:
         """GET /events/{id}."""

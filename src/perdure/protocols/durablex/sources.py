@@ -33,6 +33,7 @@ from perdure.engine.webhooks import (
 )
 from perdure.identity import IdSource
 from perdure.protocols.durablex.depth import is_too_deep
+from perdure.protocols.durablex.paging import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
 from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -48,7 +49,6 @@ from perdure.protocols.durablex.webhook_views import (
 )
 from perdure.web.message import HttpError, Request, Response
 
-_SCAN_PAGES_MAX = 20
 _PAGE = 200
 _STATUSES: tuple[Admitted, ...] = (
     *("ingested", "deduped", "unauthorized", "invalid", "too_large", "misconfigured"),
@@ -190,23 +190,21 @@ class Sources:
         query = request.query
         limit = integer(query, "limit", 1, 1_000, 100)
         status, source_id = choice(query, "status", _STATUSES), query.get("source") or None
-        rows: list[dict[str, Any]] = []
-        after, more = cursor_of(query), True
-        for _ in range(_SCAN_PAGES_MAX):
-            page = await RECEIVED.read_page(
-                self._engine.store, request.namespace, limit=_PAGE, after=after, newest_first=True
-            )
-            for key, one in page:
-                after = key
-                view = received_view(one)
-                if status in (None, view["status"]) and source_id in (None, one.source_id):
-                    rows.append(view)
-                    if len(rows) == limit:
-                        return paged(self._surface.answer(200, rows), after)
-            more = len(page) == _PAGE
-            if not more:
-                break
-        return paged(self._surface.answer(200, rows), after if more else None)
+
+        def show(key: str, one: Received) -> Row | None:
+            view = received_view(one)
+            fits = status in (None, view["status"]) and source_id in (None, one.source_id)
+            return view if fits else None
+
+        rows, behind = await find_rows(
+            RECEIVED,
+            self._engine.store,
+            request.namespace,
+            show,
+            limit=limit,
+            after=cursor_of(query),
+        )
+        return paged(self._surface.answer(200, rows), behind)
 
     async def show_received(self, request: Request) -> Response:
         """GET /webhook-source-deliveries/{id}."""

@@ -13,6 +13,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.deliveries import DELIVERY, Redeliver
 from perdure.engine.webhooks import ENDPOINTS, AddEndpoint, ChangeEndpoint, Endpoint, Endpoints
 from perdure.identity import IdSource
+from perdure.protocols.durablex.paging import SCAN_PAGES_MAX, Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, moment, read_body
 from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
 from perdure.protocols.durablex.surface import DurablexSurface
@@ -27,8 +28,6 @@ from perdure.protocols.durablex.webhook_views import (
 )
 from perdure.web.message import Request, Response
 
-_SCAN_PAGES_MAX = 20
-"""How many pages are looked through for what a filter lets pass."""
 _PAGE = 200
 
 
@@ -161,7 +160,7 @@ class Webhooks:
             for endpoint_id in (await self._known(request)).items
         }
         after = None
-        for _ in range(_SCAN_PAGES_MAX):
+        for _ in range(SCAN_PAGES_MAX):
             page = await self._page(request, after)
             for _, delivery in page:
                 row = rows.get(delivery.endpoint_id or "")
@@ -179,20 +178,20 @@ class Webhooks:
         query = request.query
         limit = integer(query, "limit", 1, 1_000, 100)
         status, app = choice(query, "status", STATUSES), query.get("app") or None
-        rows: list[dict[str, Any]] = []
-        after, more = cursor_of(query), True
-        for _ in range(_SCAN_PAGES_MAX):
-            page = await self._page(request, after)
-            for key, delivery in page:
-                after = key
-                if status in (None, delivery.status) and app in (None, delivery.app):
-                    rows.append(delivery_view(delivery))
-                    if len(rows) == limit:
-                        return paged(self._surface.answer(200, rows), after)
-            more = len(page) == _PAGE
-            if not more:
-                break
-        return paged(self._surface.answer(200, rows), after if more else None)
+
+        def show(key: str, delivery: Delivery) -> Row | None:
+            fits = status in (None, delivery.status) and app in (None, delivery.app)
+            return delivery_view(delivery) if fits else None
+
+        rows, behind = await find_rows(
+            DELIVERY,
+            self._engine.store,
+            request.namespace,
+            show,
+            limit=limit,
+            after=cursor_of(query),
+        )
+        return paged(self._surface.answer(200, rows), behind)
 
     async def delivery(self, request: Request) -> Response:
         """GET /webhook-deliveries/{id}, with its tries."""

@@ -1,0 +1,48 @@
+"""Lists of records, newest first: those that a filter lets pass, and where the next page begins."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from perdure.core.limits import LIST_PAGE_SIZE_MAX
+from perdure.engine.records import RecordKind
+from perdure.store.interface import Store
+
+T = TypeVar("T", bound=msgspec.Struct)
+Row = dict[str, Any]
+
+SCAN_PAGES_MAX = 20
+"""How many pages are looked through for rows that a filter lets pass."""
+
+
+async def find_rows(
+    kind: RecordKind[T],
+    store: Store,
+    namespace: str,
+    show: Callable[[str, T], Row | None],
+    *,
+    limit: int,
+    after: str | None = None,
+) -> tuple[list[Row], str | None]:
+    """A page of rows, and behind which key the next one begins if there may be one.
+
+    `show` makes a row of a record, or none of one that nobody asked for.
+    """
+    rows: list[Row] = []
+    last = after
+    for _ in range(SCAN_PAGES_MAX):
+        page = await kind.read_page(
+            store, namespace, limit=LIST_PAGE_SIZE_MAX, after=after, newest_first=True
+        )
+        for key, value in page:
+            row = show(key, value)
+            if row is not None:
+                if len(rows) == limit:
+                    return rows, last
+                rows.append(row)
+                last = key
+            after = key
+        if len(page) < LIST_PAGE_SIZE_MAX:
+            return rows, None
+    return rows, after
