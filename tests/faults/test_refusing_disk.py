@@ -20,6 +20,7 @@ from tests.support.http import (
     avro,
     complete_workflow,
     fail_workflow,
+    local_call,
     schedule_activity,
     start_timer,
     wait_for_condition,
@@ -171,6 +172,7 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
             at("pinned", "terminate") + "/request-cancellation", {}
         ),
         f"POST {task}/deliver-cancellation": delivering,
+        **local_work(wire),
         f"POST {activity}/acknowledge-cancellation": acknowledging,
         f"POST {flow}/cancel": control(at("order", "cancel") + "/cancel", {}),
         f"POST {run}/cancel": control(at("pinned", "cancel") + "/cancel", {}),
@@ -235,6 +237,64 @@ def services(wire: Wire) -> dict[str, Callable[[], Answer]]:
         calls[f"PUT /api{template}"] = partial(put, level, "comes")
         calls[f"DELETE /api{template}"] = partial(wire.control, "DELETE", entry(level, "goes"))
     return calls
+
+
+def local_work(wire: Wire) -> dict[str, Callable[[], Answer]]:
+    """Local activities that a worker asks for, one run for each thing that it may say."""
+    able = ["cooperative_cancellation", "prepared_local_activities"]
+    wire.register("asks", task_queue="local", capabilities=able)
+
+    def take() -> Json:
+        return wire.take(worker_id="asks", task_queue="local")
+
+    def say(task: Json, verb: str, **members: Any) -> Callable[[], Answer]:
+        return lambda: wire.report(task, f"local-activities/{verb}", **members)
+
+    def begin(workflow_id: str) -> tuple[Json, str]:
+        wire.start(f"local-{workflow_id}", task_queue="local")
+        task, asked = take(), {"sequence": 1, "descriptor": local_call()}
+        begun = say(task, "prepare", worker_attempt_id="n", **asked)().ok()
+        return task, begun["activity_attempt_id"]
+
+    begin("lost")
+    # Who registers anew has lost what it held.
+    wire.register("asks", task_queue="local", capabilities=able)
+    lost = take()
+    stopped, told_to_stop = begin("stopped")
+    asked = wire.control("POST", "/workflows/local-stopped/request-cancellation", {}).ok(202)
+    say(stopped, f"{told_to_stop}/control")().ok()
+    named = {"request_id": asked["cancellation_request"]["request_id"]}
+    running, attempt_id = begin("running")
+    fresh = {}
+    for name in ("checkpoint", "list", "prepare"):
+        wire.start(f"local-{name}", task_queue="local")
+        fresh[name] = take()
+    path = {
+        "parallel_group_id": "parallel-activities:1:1",
+        "parallel_group_kind": "activity",
+        "parallel_group_base_sequence": 1,
+        "parallel_group_size": 1,
+        "parallel_group_index": 0,
+    }
+    member = local_call(type="prepare_local_activity", parallel_group_path=[path])
+    base = {"checkpoint_id": "c", "start_sequence": 1}
+    effect = {"type": "record_side_effect", "result": avro(1)}
+    call = {"sequence": 1, "descriptor": local_call()}
+    report = {"outcome": "completed", "result": avro(1), "payload_codec": "avro"}
+    calls = {
+        "checkpoint": say(fresh["checkpoint"], "checkpoint", commands=[effect], **base),
+        "checkpoint-group": say(fresh["list"], "checkpoint-group", commands=[member], **base),
+        "prepare": say(fresh["prepare"], "prepare", worker_attempt_id="n", **call),
+        "recover": say(lost, "recover", **call),
+        "{attempt_id}/control": say(running, f"{attempt_id}/control"),
+        "{attempt_id}/heartbeat": say(running, f"{attempt_id}/heartbeat"),
+        "{attempt_id}/outcome": say(running, f"{attempt_id}/outcome", report=report),
+        "{attempt_id}/acknowledge-cancellation": say(
+            stopped, f"{told_to_stop}/acknowledge-cancellation", **named
+        ),
+    }
+    at = "POST /api/worker/workflow-tasks/{task_id}/local-activities"
+    return {f"{at}/{verb}": play for verb, play in calls.items()}
 
 
 def asked_to_cancel(wire: Wire) -> tuple[Callable[[], Answer], Callable[[], Answer]]:

@@ -230,6 +230,9 @@ CASES = (
 ALONE = (
     Case("cancel-activity", "an activity is let go with its caller", since="2.12.0"),
     Case("cancel-activity-and-wait", "the code waits until it has stopped", since="2.12.0"),
+    Case("prepared-errands", "a worker asks before it runs local work", since="2.12.0"),
+    Case("prepared-cancelled", "it stops such work when it is told to", since="2.12.0"),
+    Case("prepared-killed", "another worker recovers what it had begun", since="2.12.0"),
 )
 """Played one after the other: the SDK starts a process for each activity and gives it five seconds,
 which a driver that plays sixteen cases at once does not have."""

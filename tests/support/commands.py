@@ -19,6 +19,7 @@ from perdure.core.run.command import (
     LocalHeartbeat,
     OpenConditionWait,
     OpenSignalWait,
+    PrepareLocalActivity,
     RecordLocalActivity,
     RecordSideEffect,
     RecordVersionMarker,
@@ -240,6 +241,7 @@ def cancel_member(run: Run, key: str | int) -> CancelSelectionOperation:
 
 
 _KINDS: dict[type, tuple[str, str]] = {
+    PrepareLocalActivity: ("activity", "parallel-activities"),
     ScheduleActivity: ("activity", "parallel-activities"),
     StartTimer: ("timer", "parallel-timers"),
     StartChild: ("child", "parallel-children"),

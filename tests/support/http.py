@@ -613,6 +613,18 @@ def local_activity(outcome: str = "completed", **members: Any) -> Json:
     }
 
 
+def local_call(**members: Any) -> Json:
+    """What a worker tells of an activity that it wants leave to run."""
+    return {
+        "type": "record_local_activity",
+        "activity_type": "charge",
+        "execution_mode": "local",
+        "arguments": avro([1]),
+        "payload_codec": "avro",
+        **members,
+    }
+
+
 def local_attempt(number: int = 1, outcome: str = "completed", **members: Any) -> Json:
     return {
         "attempt_id": f"{number:064x}",

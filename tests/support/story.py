@@ -144,6 +144,13 @@ def validator(worker_id: str = WORKER, *validated: str) -> Worker:
     return told
 
 
+def preparer(worker_id: str = WORKER) -> Worker:
+    """A worker that asks before it runs local activities."""
+    told = worker(worker_id)
+    told.capabilities = ["cooperative_cancellation", "prepared_local_activities"]
+    return told
+
+
 class _Hand:
     """A poller that is there exactly when a task is ready."""
 
@@ -446,6 +453,11 @@ class Story:
         self.decide(_Take(run.run_id, WORKFLOW_TASK, validator(owner), self.granting))
         assert run.task is not None
         return run.task
+
+    def lease_preparing(self, run: Run, owner: str = WORKER) -> TaskReport:
+        """A worker takes the task that asks before it runs local activities."""
+        self.decide(_Take(run.run_id, WORKFLOW_TASK, preparer(owner), self.granting))
+        return report_of(run)
 
     def approve(self, run: Run, report: TaskReport | None = None) -> Judged:
         operation = ApproveUpdate(run.namespace, run.run_id, report or report_of(run))

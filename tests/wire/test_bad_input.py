@@ -677,6 +677,19 @@ ELSEWHERE = {
     f"POST {FLOW}/runs/{{run_id}}/streams/{{stream_name}}/close": "test_streams",
     f"POST {TASK}/deliver-cancellation": "test_cancellation",
     f"POST {ATTEMPT_OF}/acknowledge-cancellation": "test_cancellation",
+    **{
+        f"POST {TASK}/local-activities/{verb}": "test_prepared_local_activities"
+        for verb in (
+            "checkpoint",
+            "checkpoint-group",
+            "prepare",
+            "recover",
+            "{attempt_id}/control",
+            "{attempt_id}/heartbeat",
+            "{attempt_id}/outcome",
+            "{attempt_id}/acknowledge-cancellation",
+        )
+    },
 }
 """Routes whose faults have a module of tests of their own, and which."""
 

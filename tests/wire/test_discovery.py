@@ -64,7 +64,7 @@ def test_exactly_the_commands_that_are_understood_are_advertised(info: Json) -> 
 def test_nothing_is_advertised_that_does_not_work(info: Json) -> None:
     """Some flags switch workers to behaviour that needs routes this server does not have."""
     capabilities = info["worker_protocol"]["server_capabilities"]
-    assert not capabilities.get("prepared_local_activities")
+    assert not capabilities.get("nexus_cooperative_cancellation")
 
 
 def test_queries_are_advertised_with_the_authority_that_workers_may_insist_on(info: Json) -> None:

@@ -21,6 +21,7 @@ from tests.support.http import (
     fail_workflow,
     local_activity,
     local_attempt,
+    local_call,
     schedule_activity,
     start_child,
     start_timer,
@@ -75,7 +76,9 @@ CALL = {
 ADDITIONS: dict[str, set[str]] = {
     "WorkflowStarted": {"timestamp", "payload_codec", "input"},
     "ActivityScheduled": {"cancellation_policy"},
-    "ActivityTimedOut": {"exception_type", "non_retryable", "code", "exception"},
+    "ActivityTimedOut": {"exception_type", "non_retryable", "code", "exception", "local_recovery"},
+    "ActivityRetryScheduled": {"local_recovery"},
+    "ActivityFailed": {"local_recovery"},
     "ActivityCancelled": {
         "message",
         "exception_type",
@@ -249,6 +252,34 @@ def tell_of_local_activities(wire: Wire) -> None:
         complete_workflow(),
         workflow_id="local",
     )
+
+
+def tell_of_prepared_local_activities(wire: Wire) -> None:
+    able = ["cooperative_cancellation", "prepared_local_activities"]
+    wire.register("asks", capabilities=able)
+    policy = {"retry_policy": {"max_attempts": 2}, "cancellation_policy": "try_cancel"}
+    call = {"sequence": 1, "descriptor": local_call(start_to_close_timeout=70, **policy)}
+
+    def prepare(task: Json) -> str:
+        asked = {**call, "worker_attempt_id": "n"}
+        begun = wire.report(task, "local-activities/prepare", **asked).ok()
+        return f"local-activities/{begun['activity_attempt_id']}"
+
+    wire.start("prepared")
+    prepare(wire.take(worker_id="asks"))
+    wire.advance(seconds=60)
+    task = wire.take(worker_id="asks")
+    wire.report(task, "local-activities/recover", **call).ok()
+    task = wire.take(worker_id="asks")
+    attempt = prepare(task)
+    wire.report(task, f"{attempt}/heartbeat", progress={"details": {"a": 1}}).ok()
+    wire.advance(seconds=59)
+    wire.report(task, f"{attempt}/control").ok()
+    wire.advance(seconds=11)
+    wire.complete(wire.take(worker_id="asks"), complete_workflow())
+    wire.start("prepared-stopped")
+    prepare(wire.take(worker_id="asks"))
+    wire.control("POST", "/workflows/prepared-stopped/cancel", {}).ok()
 
 
 def tell_of_cancellations(wire: Wire) -> None:
@@ -437,6 +468,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Json]]:
             tell_of_markers,
             tell_of_activities,
             tell_of_local_activities,
+            tell_of_prepared_local_activities,
             tell_of_cancellations,
             tell_of_stops,
             tell_of_waits,

@@ -360,6 +360,25 @@ class InvalidCancellationBoundary(Rejection):
     reason = "invalid_cancellation_boundary"
 
 
+# Prepared local activities.
+class PreparedLocalUnavailable(Rejection):
+    """The worker speaks too old a protocol, or did not register for this."""
+
+    reason = "prepared_local_activities_unavailable"
+
+
+class PreparedLocalConflict(Rejection):
+    """The worker's code cannot stand where it says, or not with this activity."""
+
+    reason = "prepared_local_activity_conflict"
+
+
+class CancellationRequested(Rejection):
+    """The code is asked to cancel itself and begins nothing new."""
+
+    reason = "cancellation_requested"
+
+
 # Leases.
 class TaskNotLeased(Rejection):
     reason = "task_not_leased"

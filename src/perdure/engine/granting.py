@@ -4,6 +4,7 @@ from perdure.core.fleet.contract import (
     declared_validators,
     is_cooperative,
     keeps_histories,
+    prepares_local_activities,
 )
 from perdure.core.limits import PASS_LEASE_TIMEOUT, UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
@@ -60,6 +61,7 @@ class Granting:
                 poll_id=poller.poll_id,
                 validators=declared_validators(worker, run.workflow_type),
                 cooperative=is_cooperative(worker),
+                prepares=prepares_local_activities(worker),
                 replay_mode=replay_mode(
                     run,
                     world.moment.now,

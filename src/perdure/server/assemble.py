@@ -43,6 +43,7 @@ from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.finishing import Finishing
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
+from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.routes import routes, surface_of
@@ -305,6 +306,7 @@ class Server:
                     sessions,
                     message_streams,
                     Cancelling(self.engine, control_surface, worker_surface),
+                    PreparedActivities(self.engine, granting, worker_surface),
                     streams,
                     discovery,
                     payloads,

@@ -277,14 +277,14 @@ async def cancel_hands_over(stage: Stage) -> None:
 
 
 @contextlib.asynccontextmanager
-async def cooperative(stage: Stage) -> AsyncIterator[Worker]:
-    """A worker whose code can be asked to cancel itself."""
+async def cooperative(stage: Stage, *others: str) -> AsyncIterator[Worker]:
+    """A worker whose code can be asked to cancel itself, and perhaps for other things."""
     worker = Worker(
         stage.client,
         task_queue=stage.queue,
         workflows=[programs.BY_NAME[name] for name in stage.known],
         activities=programs.ACTIVITIES,
-        capabilities=["cooperative_cancellation"],
+        capabilities=["cooperative_cancellation", *others],
         shutdown_timeout=SHUTDOWN_TIMEOUT,
     )
     failure: BaseException | None = None
@@ -298,7 +298,7 @@ async def cooperative(stage: Stage) -> AsyncIterator[Worker]:
     except RuntimeError as error:
         # A machine so busy that the SDK could not start the process of an activity in time; the
         # attempt failed, and the next one was tried.
-        if failure is not None or "unconfirmed remote callback" not in str(error):
+        if failure is not None or "callback stop" not in str(error):
             raise
 
 

@@ -35,9 +35,9 @@ if since("2.0.0"):
     _CHAPTERS += [freight, messages, output, selections]
 
 if since("2.12.0"):
-    from tests.sdk.programs import cancellation, local, sessions, sticky
+    from tests.sdk.programs import cancellation, local, prepared, sessions, sticky
 
-    _CHAPTERS += [local, sessions, cancellation, sticky]
+    _CHAPTERS += [local, sessions, cancellation, sticky, prepared]
 
 WORKFLOWS = tuple(workflow for chapter in _CHAPTERS for workflow in chapter.WORKFLOWS)
 BY_NAME = {workflow.__workflow_name__: workflow for workflow in WORKFLOWS}

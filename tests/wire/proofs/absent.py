@@ -6,8 +6,6 @@ from typing import Any
 from tests.support.http import Json, Wire, complete_workflow
 from tests.wire.proofs import Proof, refuses
 
-NOTHING = f"/workflow-tasks/{'0' * 26}.1"
-
 
 def no_route(method: str, path: str, body: Json | None = None) -> Proof:
     """A route of the control plane that is not there."""
@@ -75,14 +73,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         "server.nexus_cooperative_cancellation",
         "server.nexus_cooperative_cancellation_binding_kinds",
     ): no_worker_route("/service-calls/c/acknowledge-cancellation"),
-    (
-        "server.prepared_local_activities",
-        "server.prepared_local_activity_groups",
-        "server.prepared_local_activity_cancellation_policies",
-    ): each(
-        no_worker_route(f"{NOTHING}/local-activities/prepare"),
-        no_worker_route(f"{NOTHING}/local-activities/checkpoint-group"),
-    ),
 }
 
 

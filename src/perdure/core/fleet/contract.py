@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from perdure.core.fleet.routing import (
     cooperative_name,
+    prepared_name,
     routing_name,
     routing_names,
     validation_name,
@@ -27,6 +28,9 @@ VALIDATION_TASKS = "update_validation_tasks"
 
 COOPERATIVE_CANCELLATION = "cooperative_cancellation"
 """The capability of a worker whose code can be asked to cancel itself."""
+
+PREPARED_LOCAL_ACTIVITIES = "prepared_local_activities"
+"""The capability of a worker that asks before it runs local activities."""
 
 
 class Place(Struct, frozen=True):
@@ -137,10 +141,18 @@ def is_cooperative(worker: Worker) -> bool:
     return COOPERATIVE_CANCELLATION in worker.capabilities
 
 
+def prepares_local_activities(worker: Worker) -> bool:
+    """Whether the worker asks before it runs local activities. It must know how to stop them."""
+    return PREPARED_LOCAL_ACTIVITIES in worker.capabilities and is_cooperative(worker)
+
+
 def _with_cooperative(worker: Worker, names: tuple[str, ...]) -> frozenset[str]:
+    known = names
     if is_cooperative(worker):
-        names += tuple(cooperative_name(name) for name in names)
-    return routing_names(names, worker.build_id)
+        known += tuple(cooperative_name(name) for name in names)
+    if prepares_local_activities(worker):
+        known += tuple(prepared_name(name) for name in names)
+    return routing_names(known, worker.build_id)
 
 
 def takeable(worker: Worker, kind: str, *, progress: bool, validations: bool) -> frozenset[str]:

@@ -49,6 +49,14 @@ def cooperative_name(name: str) -> str:
     return f"{name}\x1d"
 
 
+def prepared_name(name: str) -> str:
+    """What a task of a run with open local activities is looked for under.
+
+    Only workers that ask before they run such activities may have it: others would run them again.
+    """
+    return f"{name}\x1c"
+
+
 @lru_cache(maxsize=64)
 def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
     """What a worker can take: free tasks of its types, and those of its own build."""

@@ -27,7 +27,7 @@ from perdure.core.run.host import complete_host, fail_host
 from perdure.core.run.moment import Moment
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import note, resolve, settle
-from perdure.core.run.state import Activity, Lease, RetryPolicy, Run, TaskState
+from perdure.core.run.state import Activity, Lease, LocalActivity, RetryPolicy, Run, TaskState
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import withdraw
 
@@ -180,7 +180,7 @@ def complete_activity(run: Run, moment: Moment, activity: Activity, result: byte
 def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
     """The attempt failed. Returns whether another one follows."""
     retryable = not (failure.non_retryable or failure.cancelled or activity.cancel_requested)
-    if retryable and _may_retry(run, activity, moment.now, failure):
+    if retryable and may_retry(run, activity, moment.now, failure):
         _schedule_retry(run, moment, activity, failure)
         settle(run, moment)
         return True
@@ -308,7 +308,8 @@ def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standin
     return Standing(True, False, None, activity)
 
 
-def _may_retry(run: Run, activity: Activity, now: int, failure: Reported) -> bool:
+def may_retry(run: Run, activity: Activity | LocalActivity, now: int, failure: Reported) -> bool:
+    """Whether another attempt follows one that failed."""
     policy = activity.retry
     if policy is None:
         return False

@@ -12,6 +12,7 @@ from perdure.core.run.state import (
     Child,
     ConditionWait,
     GroupMode,
+    LocalActivity,
     Operation,
     PushStep,
     Run,
@@ -203,6 +204,8 @@ def _operation(operation: Operation) -> Cause:
     match operation:
         case Activity():
             return _activity(operation)
+        case LocalActivity():
+            return _local_activity(operation)
         case Timer():
             return Cause(
                 kind="timer",
@@ -305,6 +308,27 @@ def _activity(activity: Activity) -> Cause:
         until=until,
         attempt=activity.attempt,
         last_failure=activity.last_failure,
+    )
+
+
+def _local_activity(local: LocalActivity) -> Cause:
+    what = f"local activity {local.activity_type}"
+    if local.claim is not None:
+        text = f"worker {local.claim.owner} runs {what}, attempt {local.attempt}"
+    elif local.state is TaskState.DELAYED:
+        at = instant.text(local.available_at)
+        text = f"{what} failed; attempt {local.attempt + 1} at {at}"
+    else:
+        text = f"{what} waits for a worker that asks before it runs one"
+    return Cause(
+        kind="local_activity",
+        text=text,
+        sequence=local.sequence,
+        name=local.activity_type,
+        owner=None if local.claim is None else local.claim.owner,
+        until=local.available_at if local.state is TaskState.DELAYED else None,
+        attempt=local.attempt,
+        last_failure=local.last_failure,
     )
 
 

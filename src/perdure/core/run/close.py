@@ -27,6 +27,7 @@ from perdure.core.run.state import (
     Child,
     Dialect,
     Failure,
+    LocalActivity,
     Run,
     ServiceCall,
     Signal,
@@ -280,7 +281,8 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
     at = instant.text(moment.now)
     open_operations = [o for _, o in sorted(run.operations.items()) if o.outcome is None]
     for operation in open_operations:
-        if isinstance(operation, Activity):
+        if isinstance(operation, Activity | LocalActivity):
+            local = isinstance(operation, LocalActivity)
             record(
                 run,
                 moment,
@@ -293,6 +295,8 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
                         "activity_attempt_id": operation.attempt_id if operation.attempt else None,
                         "activity_type": operation.activity_type,
                         "attempt_number": operation.attempt or None,
+                        "execution_mode": "local" if local else None,
+                        "local_activity": True if local else None,
                         "cancelled_at": at,
                     },
                     operation,
@@ -372,6 +376,8 @@ def _close(
     run.stream_waits = {}
     run.groups = {}
     run.releasing = []
+    run.local_calls = []
+    run.answers = None
     run.unapplied = []
     run.task = None
     run.wait = None

@@ -131,6 +131,24 @@ class RecordLocalActivity(Struct, frozen=True, kw_only=True):
     timeouts: ActivityTimeouts = ActivityTimeouts()
 
 
+class Cleanup(Struct, frozen=True):
+    """The delivered cancellation behind which a local activity tidies up."""
+
+    request_id: str
+    event_id: str
+
+
+class PrepareLocalActivity(Authored, frozen=True, kw_only=True):
+    """A local activity that its worker wants leave for. It is no command of a completion."""
+
+    activity_type: str
+    arguments: bytes
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = ActivityTimeouts()
+    cancellation_policy: str | None = None
+    cleanup: Cleanup | None = None
+
+
 class CancelSelectionOperation(Struct, frozen=True, kw_only=True):
     group_id: str
     member_key: str | int

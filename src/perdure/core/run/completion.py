@@ -25,6 +25,7 @@ from perdure.core.run.command import (
     FailUpdate,
     OpenConditionWait,
     OpenSignalWait,
+    PrepareLocalActivity,
     RecordLocalActivity,
     RecordSideEffect,
     RecordVersionMarker,
@@ -51,6 +52,7 @@ from perdure.core.run.state import (
     Child,
     ConditionWait,
     GroupMode,
+    LocalActivity,
     Metadata,
     Operation,
     Run,
@@ -117,6 +119,7 @@ def complete_task(
     _check(run, task, commands)
     check_consumption(run, consumption)
     told = run.history_count
+    run.answers = None
     receipt = finish_task(run, task, "completed")
     _note_seen(run, task)
     if run.status is RunStatus.PENDING:
@@ -127,8 +130,8 @@ def complete_task(
     if task.kind is TaskKind.UPDATE:
         commands = _finish_update(run, moment, commands)
     if commands or task.kind is TaskKind.PROGRESS:
-        _close_open_wait(run, moment, task, commands)
-        _apply(run, moment, commands, receipt, service)
+        again = _close_open_wait(run, moment, task, commands)
+        _apply(run, moment, commands, receipt, service, again)
     if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
     if _must_look_again(run, commands) and run.history_count > told:
@@ -147,7 +150,8 @@ def fail_task(
     task = require_lease(
         run, moment, number=report.number, owner=report.owner, attempt=report.attempt
     )
-    if failure_type == WAITING_FOR_HISTORY and task.kind is TaskKind.PROGRESS:
+    waits = failure_type == WAITING_FOR_HISTORY and not has_unfinished_local(run)
+    if waits and task.kind is TaskKind.PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
         _note_seen(run, task)
         _close_open_wait(run, moment, task, ())
@@ -193,7 +197,26 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
         raise InvalidCommands("a completion may close the run once")
     if endings and endings[0] != len(commands) - 1:
         raise InvalidCommands("the command that closes the run must be the last one")
-    rebase, sequence = Rebase(), run.next_sequence
+    sequence = check_steps(run, commands, run.next_sequence)
+    ending = commands[-1] if endings else None
+    if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
+        raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
+    if task.kind is TaskKind.PROGRESS and not endings and has_unfinished_local(run):
+        raise InvalidCommands("a local activity of this task has not ended")
+
+
+def has_unfinished_local(run: Run) -> bool:
+    """Whether the code stands at local activities that a worker can go on with."""
+    calls = [run.operations.get(sequence) for sequence in run.local_calls]
+    return any(isinstance(o, LocalActivity) and o.state is not TaskState.DELAYED for o in calls)
+
+
+def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], sequence: int) -> int:
+    """Refuse steps that cannot follow, the first of them numbered `sequence`.
+
+    Returns the number behind them.
+    """
+    rebase = Rebase()
     for command in commands:
         if isinstance(command, RecordVersionMarker) and not (
             command.min_supported <= command.version <= command.max_supported
@@ -206,14 +229,12 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
             sequence += 1
     if sum(isinstance(command, StartServiceOperation) for command in commands) > 1:
         raise InvalidCommands("service operations are called one at a time")
-    ending = commands[-1] if endings else None
-    if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
-        raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
     if not is_blocked(run):
         # What a blocked worker sends again, perhaps only in part, will not be taken.
         _check_bounds(run, commands)
         rebase.require_complete()
     _check_merged(run, commands)
+    return sequence
 
 
 _WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
@@ -230,7 +251,7 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
     raise InvalidCommands(f"this task asks for one outcome, that of update {asked[0]}")
 
 
-def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
+def _check_bounds(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
     kinds = [type(command) for command in commands]
     for kind, command_type, most, name in _BOUNDS:
         wanted = kinds.count(command_type)
@@ -242,12 +263,13 @@ def _check_bounds(run: Run, commands: Sequence[Command]) -> None:
 
 _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
     (Activity, ScheduleActivity, limits.PENDING_ACTIVITIES_MAX, "pending_activity_count"),
+    (LocalActivity, PrepareLocalActivity, limits.PENDING_ACTIVITIES_MAX, "pending_activity_count"),
     (Child, StartChild, limits.PENDING_CHILDREN_MAX, "pending_child_count"),
     (Timer, StartTimer, limits.PENDING_TIMERS_MAX, "pending_timer_count"),
 )
 
 
-def _check_merged(run: Run, commands: Sequence[Command]) -> None:
+def _check_merged(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
     """What upserts add up to is written with every change of the run, so there is an end to it."""
     memo, attributes = run.memo, run.search_attributes
     for command in commands:
@@ -290,22 +312,23 @@ def _finish_update(run: Run, moment: Moment, commands: Sequence[Command]) -> Seq
 
 def _close_open_wait(
     run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]
-) -> None:
+) -> int | None:
     """The first step tells whether the code still stands at its open condition.
 
-    A signal wait needs no such word: it is over when a task has shown its signal to the code.
+    Returns the sequence of a condition that is opened again. A signal wait needs no such word: it
+    is over when a task has shown its signal to the code.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
     if wait is None:
-        return
+        return None
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
     if isinstance(wait, ConditionWait):
         # Beside a step without an outcome the code cannot have advanced, whatever it sends again.
         blocked = isinstance(first, BLOCKING) and is_blocked(run)
         if first is None or blocked:
-            return
+            return None
     again = first if isinstance(first, OpenConditionWait) and first.path is None else None
-    close_wait_before(run, moment, task, again)
+    return close_wait_before(run, moment, task, again)
 
 
 def _apply(
@@ -314,6 +337,7 @@ def _apply(
     commands: Sequence[Command],
     receipt: TaskReceipt,
     service: ServicePlan,
+    reopened: int | None,
 ) -> None:
     blocked = is_blocked(run)
     rebase = Rebase()
@@ -323,11 +347,15 @@ def _apply(
             # The code stands where it stood; this step is open already.
             continue
         if isinstance(command, StartServiceOperation):
-            sequence, _ = _allot(run, None, rebase)
+            sequence, _ = allot(run, None, rebase)
             called = open_service_call(run, moment, command, service, sequence)
             arm(run, operation_due(called))
             continue
-        opened = _apply_one(run, moment, command, rebase)
+        if reopened is not None and isinstance(command, OpenConditionWait):
+            arm(run, operation_due(open_condition_wait(run, moment, command, reopened, None)))
+            reopened = None
+            continue
+        opened = apply_command(run, moment, command, rebase)
         if opened is None:
             continue
         if opened.metadata is not None:
@@ -341,26 +369,27 @@ def _apply(
         join_ordered(run, ungrouped)
 
 
-def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
+def apply_command(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
+    """Make a command a fact; the operation that it opens, if it opens one."""
     match command:
         case StartServiceOperation():
             raise AssertionError("calls of services are made with a word of the catalogue")
         case ScheduleActivity():
-            sequence, metadata = _allot(run, command.path, rebase)
+            sequence, metadata = allot(run, command.path, rebase)
             return open_activity(run, moment, command, sequence, metadata)
         case StartTimer():
-            sequence, metadata = _allot(run, command.path, rebase)
+            sequence, metadata = allot(run, command.path, rebase)
             return _open_timer(run, moment, command, sequence, metadata)
         case StartChild():
-            sequence, metadata = _allot(run, command.path, rebase)
+            sequence, metadata = allot(run, command.path, rebase)
             return open_child(run, moment, command, sequence, metadata)
         case OpenConditionWait():
-            sequence, metadata = _allot(run, command.path, rebase)
+            sequence, metadata = allot(run, command.path, rebase)
             return open_condition_wait(run, moment, command, sequence, metadata)
         case OpenSignalWait():
-            return open_signal_wait(run, moment, command, _allot(run, None, rebase)[0])
+            return open_signal_wait(run, moment, command, allot(run, None, rebase)[0])
         case RecordSideEffect():
-            result = {"sequence": _allot(run, None, rebase)[0], "result": Raw(command.result)}
+            result = {"sequence": allot(run, None, rebase)[0], "result": Raw(command.result)}
             written = None if command.stream is None else told(command.stream)
             told_of = {"payload_codec": run.codec, "workflow_stream": written}
             record(run, moment, "SideEffectRecorded", {**result, **told_of})
@@ -370,7 +399,7 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
                 moment,
                 "VersionMarkerRecorded",
                 {
-                    "sequence": _allot(run, None, rebase)[0],
+                    "sequence": allot(run, None, rebase)[0],
                     "change_id": command.change_id,
                     "version": command.version,
                     "min_supported": command.min_supported,
@@ -378,11 +407,11 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
                 },
             )
         case UpsertSearchAttributes():
-            _upsert_search_attributes(run, moment, command, _allot(run, None, rebase)[0])
+            _upsert_search_attributes(run, moment, command, allot(run, None, rebase)[0])
         case UpsertMemo():
-            _upsert_memo(run, moment, command, _allot(run, None, rebase)[0])
+            _upsert_memo(run, moment, command, allot(run, None, rebase)[0])
         case RecordLocalActivity():
-            record_local_activity(run, moment, command, _allot(run, None, rebase)[0])
+            record_local_activity(run, moment, command, allot(run, None, rebase)[0])
         case CancelSelectionOperation():
             _cancel_member(run, moment, command)
         case CompleteUpdate() | FailUpdate():
@@ -398,9 +427,11 @@ def _apply_one(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Op
     return None
 
 
-def _allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, Metadata | None]:
+def allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, Metadata | None]:
+    """The number of the next step, and its place in its group."""
     sequence = run.next_sequence
     run.next_sequence = sequence + 1
+    run.repeats = 0
     return sequence, rebase.metadata(path, sequence) if path else None
 
 

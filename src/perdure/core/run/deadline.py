@@ -9,6 +9,7 @@ from perdure.core.run.state import (
     Activity,
     ActivityTimeouts,
     ConditionWait,
+    LocalActivity,
     Operation,
     PushStep,
     Run,
@@ -57,9 +58,31 @@ def operation_due(operation: Operation) -> int | None:
         if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
             return operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
+    if isinstance(operation, LocalActivity):
+        return min((at for _, at in local_deadlines(operation)), default=None)
     if isinstance(operation, Timer | ConditionWait | SignalWait | ServiceCall | PushStep):
         return operation.fire_at
     return None
+
+
+def local_deadlines(local: LocalActivity) -> list[tuple[str, int]]:
+    """What can become due for a local activity; what is told to stop has the code's time."""
+    timeouts = local.timeouts
+    due: list[tuple[str, int]] = []
+    if local.fenced:
+        return due
+    if timeouts.schedule_to_close is not None:
+        due.append(("schedule_to_close", local.scheduled_at + timeouts.schedule_to_close * SECOND))
+    if local.state is TaskState.DELAYED:
+        due.append(("available", local.available_at))
+    if local.state is not TaskState.LEASED:
+        return due
+    if timeouts.heartbeat is not None:
+        beat_at = local.heartbeat_at or local.started_at
+        due.append(("heartbeat", beat_at + timeouts.heartbeat * SECOND))
+    if timeouts.start_to_close is not None:
+        due.append(("start_to_close", local.started_at + timeouts.start_to_close * SECOND))
+    return due
 
 
 def activity_deadlines(activity: Activity) -> list[tuple[str, int]]:

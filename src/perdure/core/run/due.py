@@ -5,8 +5,14 @@ from perdure.core.push.firing import fire_step
 from perdure.core.push.pin import fire_pin
 from perdure.core.run.activity import end_backoff, redeliver_activity, time_out_activity
 from perdure.core.run.close import end_cancelled_run, overdue, time_out_run
-from perdure.core.run.deadline import activity_deadlines, next_due, operation_due
+from perdure.core.run.deadline import (
+    activity_deadlines,
+    local_deadlines,
+    next_due,
+    operation_due,
+)
 from perdure.core.run.history import held
+from perdure.core.run.local_call import end_local_backoff, time_out_local
 from perdure.core.run.moment import Moment
 from perdure.core.run.service import time_out_service_call
 from perdure.core.run.settle import resolve, settle
@@ -14,6 +20,7 @@ from perdure.core.run.state import (
     WORKFLOW_TASK,
     Activity,
     ConditionWait,
+    LocalActivity,
     Operation,
     PushStep,
     Run,
@@ -75,6 +82,12 @@ def _fire_operation(run: Run, moment: Moment, operation: Operation) -> None:
                 redeliver_activity(run, moment, operation)
             else:
                 time_out_activity(run, moment, operation, kind)
+        case LocalActivity():
+            kind = next(k for k, at in local_deadlines(operation) if at <= moment.now)
+            if kind == "available":
+                end_local_backoff(run, operation)
+            else:
+                time_out_local(run, moment, operation, kind)
         case Timer():
             fired = {
                 "sequence": operation.sequence,

@@ -22,6 +22,7 @@ from perdure.core.run.completion import TaskReport
 from perdure.core.run.effect import CancelChild
 from perdure.core.run.group import is_blocked
 from perdure.core.run.history import record, with_metadata
+from perdure.core.run.local_call import cancel_local, claim_of
 from perdure.core.run.message import require_active
 from perdure.core.run.moment import Moment
 from perdure.core.run.outside import Boundary, Cancellation, Stopped
@@ -32,6 +33,7 @@ from perdure.core.run.state import (
     ConditionWait,
     Dialect,
     GroupMode,
+    LocalActivity,
     Operation,
     Run,
     SignalWait,
@@ -59,6 +61,7 @@ _KINDS: dict[str, type[Operation]] = {
     "condition": ConditionWait,
     "signal": SignalWait,
     "child": Child,
+    "local_activity": LocalActivity,
 }
 
 
@@ -119,6 +122,10 @@ def deliver_cancellation(
             call_kind=cancellation.delivered.call_kind,
         )
     _check(run, task, cancellation, boundary)
+    _require_stopped(run, task, cancellation, boundary)
+    if run.repeats and _is_next(run, boundary.sequence):
+        close_wait_before(run, moment, task, None)
+        run.next_sequence, run.repeats = boundary.sequence, 0
     if cancellation.event_id is None:
         record_request(run, moment)
     cancellation.seen = True
@@ -176,7 +183,7 @@ def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: B
     first, last = _range(boundary)
     if boundary.call_kind == "selection_handle":
         _check_handle(run, boundary)
-    elif boundary.sequence == run.next_sequence:
+    elif _is_next(run, boundary.sequence):
         if is_blocked(run):
             raise InvalidCancellationBoundary("the code waits at an earlier call")
         return
@@ -187,6 +194,8 @@ def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: B
     else:
         _check_single(run, boundary)
     if cancellation.event_id is None:
+        if run.repeats and run.wait is not None and first <= run.wait <= last:
+            raise InvalidCancellationBoundary("the wait was opened again; the request comes first")
         deliverable = any(first <= sequence <= last for sequence in run.operations)
     else:
         deliverable = last >= cancellation.first_later_call or any(
@@ -194,6 +203,11 @@ def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: B
         )
     if not deliverable or any(first <= base <= last for base in cancellation.decided_groups):
         raise InvalidCancellationBoundary(f"call {first} ended before the request")
+
+
+def _is_next(run: Run, sequence: int) -> bool:
+    """Whether the code has come to a new call there, by its worker's count."""
+    return run.next_sequence <= sequence <= run.next_sequence + run.repeats
 
 
 def _range(boundary: Boundary) -> tuple[int, int]:
@@ -253,6 +267,20 @@ def _open_steps(run: Run, boundary: Boundary) -> list[Operation]:
     ]
 
 
+def _require_stopped(
+    run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: Boundary
+) -> None:
+    """What this worker runs itself it has to stop first. What a lost lease ran is gone."""
+    for operation in _open_steps(run, boundary):
+        if not isinstance(operation, LocalActivity) or operation.claim != claim_of(task):
+            continue
+        stopped = find_stopped(run, operation.attempt_id)
+        if stopped is None or not stopped.acknowledged:
+            raise InvalidCancellationBoundary(
+                f"attempt {operation.attempt_id} was not told to stop, or has not said so"
+            )
+
+
 def _ask_to_stop(run: Run, moment: Moment, boundary: Boundary) -> str | None:
     """Ask what the code wants to see stopped to stop; why it has to wait, if it has."""
     waiting = None
@@ -293,7 +321,7 @@ def _interrupt(run: Run, moment: Moment, task: WorkflowTask, boundary: Boundary)
     cancellation.delivered = boundary
     behind = boundary.sequence + boundary.span
     run.next_sequence = max(run.next_sequence, behind)
-    record(
+    cancellation.delivered_event_id = record(
         run,
         moment,
         "CooperativeCancellationDelivered",
@@ -331,6 +359,8 @@ def _let_go(run: Run, moment: Moment, cancellation: Cancellation, operation: Ope
         drop_operation(run, operation.sequence)
         return
     match operation:
+        case LocalActivity():
+            cancel_local(run, moment, operation, cancellation)
         case Activity() if operation.cancellation_policy == ABANDON:
             _detach(run, operation)
         case Activity():

@@ -34,7 +34,7 @@ def record_local_activity(
         "local_activity": True,
         "workflow_task_id": _task_id(run, run.last_task),
     }
-    snapshot = {"arguments": Raw(command.arguments), **_options(command.retry, command.timeouts)}
+    snapshot = {"arguments": Raw(command.arguments), **options(command.retry, command.timeouts)}
     record(run, moment, "ActivityScheduled", {**activity, "activity": snapshot})
     for attempt in command.attempts:
         tried = {
@@ -56,7 +56,8 @@ def _task_id(run: Run, receipt: TaskReceipt | None) -> str:
     return f"{run.run_id}-w{receipt.number}"
 
 
-def _options(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
+def options(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
+    """What the code asked of a local activity, as history tells it."""
     options: dict[str, Any] = {
         f"{name}_timeout": seconds
         for name in ("start_to_close", "schedule_to_close", "heartbeat")

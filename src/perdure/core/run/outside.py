@@ -42,6 +42,7 @@ class Cancellation(Struct, kw_only=True):
     decided_groups: list[int] = field(default_factory=list)
     first_later_call: int = 1
     delivered: Boundary | None = None
+    delivered_event_id: str | None = None
     stopped: list[Stopped] = field(default_factory=list)
 
 

@@ -18,6 +18,7 @@ from perdure.core.run.state import (
     Group,
     GroupMode,
     Held,
+    LocalActivity,
     Member,
     Operation,
     PushStep,
@@ -48,7 +49,7 @@ def note(
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):
         operation.held.append(event)
-        _release_later(run, operation.sequence)
+        release_later(run, operation.sequence)
     else:
         record_encoded(run, moment, event.event_type, event.payload)
 
@@ -77,6 +78,8 @@ def settle(run: Run, moment: Moment) -> None:
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))
     let_request_in(run, moment)
+    if run.local_calls and run.task is None:
+        _wake_for_attempts(run, moment)
     if run.task is None and run.update is not None:
         # It had stepped back so that the code could go on.
         request_update_task(run, moment, run.update)
@@ -84,6 +87,20 @@ def settle(run: Run, moment: Moment) -> None:
         _hand_over(run, moment)
     if run.task is None and run.unapplied:
         _apply_kept_signal(run, moment)
+
+
+def _wake_for_attempts(run: Run, moment: Moment) -> None:
+    """A worker shall begin the next attempts, or recover those that were lost with their lease.
+
+    It begins all that are open, so none of them may still be waiting for its time. Code that is
+    asked to cancel itself is woken by that.
+    """
+    if run.cancellation is not None and run.cancellation.delivered is None:
+        return
+    calls = [run.operations.get(sequence) for sequence in run.local_calls]
+    due = [o for o in calls if isinstance(o, LocalActivity) and o.outcome is None]
+    if due and all(local.state is not TaskState.DELAYED for local in due):
+        request_task(run, moment, resume_context(due[0], "ActivityRetryScheduled"))
 
 
 def is_frozen(run: Run) -> bool:
@@ -110,11 +127,14 @@ def drop_operation(run: Run, sequence: int) -> None:
     """Forget an operation that has ended."""
     run.operations.pop(sequence, None)
     run.unsaved.operations.add(sequence)
+    if run.local_calls and sequence in run.local_calls:
+        run.local_calls.remove(sequence)
     if run.wait == sequence:
         run.wait = run.reopened_from = None
 
 
-def _release_later(run: Run, sequence: int) -> None:
+def release_later(run: Run, sequence: int) -> None:
+    """Let an operation into history, or wake the run for it, as soon as that may be."""
     if sequence not in run.releasing:
         run.releasing.append(sequence)
 
@@ -320,6 +340,18 @@ def resume_context(operation: Operation, event_type: str) -> dict[str, str | int
                 "workflow_wait_kind": "activity",
                 "open_wait_id": f"activity:{operation.execution_id}",
                 "resume_source_kind": "activity_execution",
+                "resume_source_id": operation.execution_id,
+                "activity_execution_id": operation.execution_id,
+                "activity_attempt_id": operation.attempt_id,
+                "activity_type": operation.activity_type,
+                "workflow_sequence": operation.sequence,
+                "workflow_event_type": event_type,
+            }
+        case LocalActivity():
+            return {
+                "workflow_wait_kind": "local_activity",
+                "open_wait_id": f"local-activity:{operation.execution_id}",
+                "resume_source_kind": "local_activity",
                 "resume_source_id": operation.execution_id,
                 "activity_execution_id": operation.execution_id,
                 "activity_attempt_id": operation.attempt_id,

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
+from perdure.core.run.claim import Answers, Claim
 from perdure.core.run.outside import Cancellation, Holder, TraceLink
 from perdure.core.run.push import ApprovalWait, Push, StepRetry
 from perdure.core.run.status import CLOSED, RunStatus
@@ -70,6 +71,8 @@ class WorkflowTask(Struct):
     cooperative: bool = False
     # Of a worker that keeps histories: whether it is expected to have this one.
     replay_mode: str | None = None
+    # Whether its worker asks before it runs local activities.
+    prepares: bool = False
 
 
 class TaskReceipt(Struct):
@@ -149,6 +152,46 @@ class Activity(Step, kw_only=True, tag="activity"):
     @property
     def attempt_id(self) -> str:
         """Names one try; the number at its end tells an old try from a foreign one."""
+        return f"{self.execution_id.upper()}-{self.attempt}"
+
+
+class LocalActivity(Step, kw_only=True, tag="local"):
+    """A call that the worker of the workflow task runs itself, with leave, attempt by attempt.
+
+    It is leased while a claim holds an attempt of it, also when that claim is gone and nobody has
+    said so yet; ready when the next worker may begin an attempt.
+    """
+
+    execution_id: str
+    activity_type: str
+    scheduled_at: int
+    available_at: int
+    retry: RetryPolicy | None = None
+    timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
+    cancellation_policy: str | None = None
+    state: TaskState = TaskState.READY
+    attempt: int = 0
+    claim: Claim | None = None
+    # What the worker calls the attempt.
+    nonce: str = ""
+    started_at: int = 0
+    heartbeat_at: int | None = None
+    heartbeat_count: int = 0
+    heartbeat_noted_at: int | None = None
+    heartbeat_event_id: str = ""
+    last_failure: str | None = None
+    # It tidies up behind a cancellation, and has as long as that.
+    cleanup: bool = False
+    # The code is to be cancelled here, and nothing that the attempt says counts any more.
+    fenced: bool = False
+
+    @property
+    def identity(self) -> str:
+        return self.execution_id
+
+    @property
+    def attempt_id(self) -> str:
+        """Names one try, as that of any activity."""
         return f"{self.execution_id.upper()}-{self.attempt}"
 
 
@@ -362,7 +405,7 @@ class ServiceCall(Step, kw_only=True, tag="service"):
 
 
 Operation: TypeAlias = (
-    Activity | Timer | Child | ConditionWait | SignalWait | ServiceCall | PushStep
+    Activity | LocalActivity | Timer | Child | ConditionWait | SignalWait | ServiceCall | PushStep
 )
 
 
@@ -586,6 +629,12 @@ class Run(Struct):
     trace: bytes | None = None
     links: list[TraceLink] = field(default_factory=list)
     holder: Holder | None = None
+    # Local activities without an outcome, by their sequences.
+    local_calls: list[int] = field(default_factory=list)
+    answers: Answers | None = None
+    # How often the last condition was opened again under its own number. The code may have gone
+    # on in between: then its worker's count of calls is ahead of ours by as much.
+    repeats: int = 0
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from perdure.core.fleet.routing import (
     cooperative_name,
     pass_name,
+    prepared_name,
     routing_name,
     session_name,
     validation_name,
@@ -46,6 +47,9 @@ WAITING_FOR_CHILD = "cancellation_waiting_for_child"
 WAITING_FOR_ACTIVITY = "cancellation_waiting_for_activity"
 RELEASES = frozenset({WAITING_FOR_CHILD, WAITING_FOR_ACTIVITY})
 """How a task ends whose worker has to wait before it can cancel."""
+
+LOCAL_RELEASE = "local_activity_released"
+"""How a task ends whose local activity is over for this worker, and not for the code."""
 
 
 def request_task(
@@ -110,6 +114,8 @@ def workflow_name(run: Run) -> str:
 
 
 def _for_capable(run: Run, name: str) -> str:
+    if run.local_calls:
+        return prepared_name(name)
     asked = run.cancellation is not None and run.cancellation.event_id is not None
     return cooperative_name(name) if asked else name
 
@@ -134,6 +140,7 @@ def lease_task(
     validators: list[str] | None = None,
     cooperative: bool = False,
     replay_mode: str | None = None,
+    prepares: bool = False,
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
 
@@ -154,6 +161,7 @@ def lease_task(
     task.snapshot = run.history_count
     task.cooperative = cooperative
     task.replay_mode = replay_mode
+    task.prepares = prepares
     _ON_LEASE[run.dialect](run)
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)
@@ -215,7 +223,7 @@ def find_receipt(
     receipt = run.last_task
     if receipt is not None and (receipt.outcome in VERDICTS) is not verdict:
         return None
-    if receipt is not None and receipt.outcome in RELEASES:
+    if receipt is not None and (receipt.outcome in RELEASES or receipt.outcome == LOCAL_RELEASE):
         return None
     if receipt is None or (receipt.number, receipt.owner, receipt.attempt) != (
         number,

@@ -1,7 +1,5 @@
 """Waits of the code for a condition or a signal: opened, re-opened, satisfied, timed out."""
 
-from typing import Any
-
 from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
@@ -12,6 +10,7 @@ from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import applied_value
 from perdure.core.run.settle import drop_operation, resolve
 from perdure.core.run.state import ConditionWait, Metadata, Run, SignalWait, WorkflowTask
+from perdure.core.run.wait_events import condition, opening, timeout_timer
 
 
 def open_condition_wait(
@@ -33,12 +32,7 @@ def open_condition_wait(
     )
     run.operations[sequence] = wait
     run.unsaved.operations.add(sequence)
-    record(
-        run,
-        moment,
-        "ConditionWaitOpened",
-        with_metadata({**_condition(wait), "timeout_seconds": wait.timeout_seconds}, wait),
-    )
+    record(run, moment, "ConditionWaitOpened", opening(wait))
     if command.timeout_seconds is not None:
         _start_timeout(run, moment, wait)
     if metadata is None:
@@ -80,17 +74,22 @@ def open_signal_wait(
 
 def close_wait_before(
     run: Run, moment: Moment, task: WorkflowTask, reopening: OpenConditionWait | None
-) -> None:
-    """The worker moved on, or asks the same question again; settle the open wait either way."""
+) -> int | None:
+    """The worker moved on, or asks the same question again; settle the open wait either way.
+
+    Returns the sequence that a question keeps which is asked again. Workers that prepare their
+    local activities count the calls of the code, and that is one call; others take every opening
+    for a step of its own.
+    """
     if run.wait is None:
-        return
+        return None
     wait = run.operations.get(run.wait)
     if isinstance(wait, SignalWait):
         if wait.signal is not None:
             _apply_signal(run, moment, wait)
-        return
+        return None
     if not isinstance(wait, ConditionWait):
-        return
+        return None
     if reopening is not None and (reopening.key, reopening.fingerprint) == (
         wait.key,
         wait.fingerprint,
@@ -99,13 +98,16 @@ def close_wait_before(
         first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)
         run.reopened_from = first
-        return
+        if not task.prepares:
+            return None
+        run.repeats += 1
+        return wait.sequence
     record(
         run,
         moment,
         "ConditionWaitSatisfied",
         {
-            **_condition(wait),
+            **condition(wait),
             "timer_id": wait.timer_id,
             "timeout_seconds": wait.timeout_seconds,
             "workflow_signal_id": task.resume.get("workflow_signal_id"),
@@ -114,6 +116,7 @@ def close_wait_before(
     )
     cancel_timeout(run, moment, wait)
     drop_operation(run, wait.sequence)
+    return None
 
 
 def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
@@ -122,7 +125,7 @@ def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) ->
         outcome = held(
             "ConditionWaitTimedOut",
             {
-                **_condition(wait),
+                **condition(wait),
                 "timer_id": wait.timer_id,
                 "timeout_seconds": wait.timeout_seconds,
             },
@@ -130,7 +133,7 @@ def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) ->
         )
     else:
         fired_at = instant.text(moment.now)
-        outcome = held("TimerFired", {**_timeout_timer(wait), "fired_at": fired_at}, wait)
+        outcome = held("TimerFired", {**timeout_timer(wait), "fired_at": fired_at}, wait)
     resolve(run, wait, outcome)
 
 
@@ -159,7 +162,7 @@ def _start_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -
     assert wait.timeout_seconds is not None
     wait.timer_id = moment.ids.ulid()
     wait.fire_at = moment.now + wait.timeout_seconds * SECOND
-    record(run, moment, "TimerScheduled", with_metadata(_timeout_timer(wait), wait))
+    record(run, moment, "TimerScheduled", with_metadata(timeout_timer(wait), wait))
     arm(run, wait.fire_at)
 
 
@@ -168,37 +171,5 @@ def cancel_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -
     if wait.timer_id is None:
         return
     cancelled_at = instant.text(moment.now)
-    payload = {**_timeout_timer(wait), "cancelled_at": cancelled_at}
+    payload = {**timeout_timer(wait), "cancelled_at": cancelled_at}
     record(run, moment, "TimerCancelled", with_metadata(payload, wait))
-
-
-def _timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
-    timer = {
-        "sequence": wait.sequence,
-        "timer_id": wait.timer_id,
-        "delay_seconds": wait.timeout_seconds,
-        "fire_at": instant.text_or_none(wait.fire_at),
-    }
-    if isinstance(wait, ConditionWait):
-        return {
-            **timer,
-            "timer_kind": "condition_timeout",
-            "condition_wait_id": wait.wait_id,
-            "condition_key": wait.key,
-            "condition_definition_fingerprint": wait.fingerprint,
-        }
-    return {
-        **timer,
-        "timer_kind": "signal_timeout",
-        "signal_wait_id": wait.wait_id,
-        "signal_name": wait.signal_name,
-    }
-
-
-def _condition(wait: ConditionWait) -> dict[str, Any]:
-    return {
-        "sequence": wait.sequence,
-        "condition_wait_id": wait.wait_id,
-        "condition_key": wait.key,
-        "condition_definition_fingerprint": wait.fingerprint,
-    }

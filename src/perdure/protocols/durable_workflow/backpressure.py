@@ -88,7 +88,8 @@ def _identity(request: Request, told: dict[str, Any]) -> dict[str, Any] | None:
             "worker_id": told["worker_id"],
             "task_queue": told.get("task_queue"),
         }
-    if path.startswith(b"workflow-tasks/") and path.endswith(b"/heartbeat"):
+    is_heartbeat = path.endswith(b"/heartbeat") and path.count(b"/") == 2
+    if path.startswith(b"workflow-tasks/") and is_heartbeat:
         return {
             "operation": "heartbeat_workflow_task",
             "worker_id": told.get("lease_owner"),

@@ -258,7 +258,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
         case WireScheduleActivity():
             return _schedule_activity(wire, at)
         case WireStartTimer():
-            return c.StartTimer(delay_seconds=wire.delay_seconds, path=_path(wire))
+            return c.StartTimer(delay_seconds=wire.delay_seconds, path=group_path(wire))
         case WireStartChild():
             return _start_child(wire, at)
         case WireStartServiceOperation():
@@ -268,7 +268,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 key=wire.condition_key,
                 fingerprint=wire.condition_definition_fingerprint,
                 timeout_seconds=wire.timeout_seconds,
-                path=_path(wire),
+                path=group_path(wire),
             )
         case WireOpenSignalWait():
             if wire.signal_name == MESSAGE_SIGNAL:
@@ -368,7 +368,7 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         timeouts=timeouts,
         cancellation_policy=wire.cancellation_policy,
         session=session,
-        path=_path(wire),
+        path=group_path(wire),
     )
 
 
@@ -391,7 +391,7 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
         execution_timeout_seconds=wire.execution_timeout_seconds,
         run_timeout_seconds=wire.run_timeout_seconds,
         trace=read_carrier(wire.observability_context, f"{at}.observability_context"),
-        path=_path(wire),
+        path=group_path(wire),
     )
 
 
@@ -512,7 +512,8 @@ def check_search_attributes(attributes: dict[str, Any], at: str) -> None:
         raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_BYTES_MAX} bytes in all")
 
 
-def _path(wire: Grouped) -> list[dict[str, Any]] | None:
+def group_path(wire: Grouped) -> list[dict[str, Any]] | None:
+    """The place of a step in its groups, outermost first."""
     path = wire.parallel_group_path
     if not path:
         return None

@@ -21,9 +21,21 @@ from perdure.engine.passing import ShowRun
 from perdure.web.message import Request
 
 CONTEXT_SCHEMA = "durable-workflow.v2.payload-completion-context.v1"
+PREPARED_SCHEMA = "durable-workflow.v2.payload-completion-context.v2"
 CONTEXT_HEADER = "X-Durable-Workflow-Payload-Completion"
 _HEADER = CONTEXT_HEADER.lower().encode()
 _HEADER_BYTES_MAX = 4_096
+_OPERATIONS = {
+    CONTEXT_SCHEMA: {"complete", "fail"},
+    PREPARED_SCHEMA: {
+        "local_activity_checkpoint",
+        "local_activity_group_checkpoint",
+        "local_activity_prepare",
+        "local_activity_recover",
+        "local_activity_outcome",
+    },
+}
+"""What a worker may be about to say, in words of either schema."""
 
 
 class Context(Struct):
@@ -34,7 +46,7 @@ class Context(Struct):
     task_id: str
     attempt: int | str
     lease_owner: str
-    operation: Literal["complete", "fail"]
+    operation: str
 
 
 class Finishing:
@@ -104,4 +116,6 @@ def _context(request: Request) -> Context | None:
         context = msgspec.json.decode(told, type=Context)
     except msgspec.DecodeError:
         return None
-    return context if context.schema == CONTEXT_SCHEMA else None
+    if context.operation not in _OPERATIONS.get(context.schema, ()):
+        return None
+    return context if context.schema == CONTEXT_SCHEMA or context.kind == "workflow" else None

@@ -99,7 +99,7 @@ def translate_local_activity(wire: WireRecordLocalActivity, at: str) -> RecordLo
         attempts=[_attempt(attempt) for attempt in wire.attempts],
         result=result,
         message=wire.message,
-        retry=_retry_policy(wire.retry_policy),
+        retry=local_retry_policy(wire.retry_policy),
         timeouts=ActivityTimeouts(
             start_to_close=wire.start_to_close_timeout,
             schedule_to_close=close,
@@ -153,7 +153,8 @@ def _heartbeat(wire: WireHeartbeat) -> LocalHeartbeat:
     return LocalHeartbeat(wire.elapsed_ms, None if details == b"null" else details)
 
 
-def _retry_policy(wire: WireLocalRetryPolicy | None) -> RetryPolicy | None:
+def local_retry_policy(wire: WireLocalRetryPolicy | None) -> RetryPolicy | None:
+    """Without a number there is one attempt."""
     if wire is None:
         return None
     return RetryPolicy(

@@ -223,6 +223,9 @@ LOCAL_ACTIVITIES: dict[str, Any] = {
 """Work that a workflow worker does itself, under the lease of its task."""
 
 
+LOCAL_POLICIES = ("try_cancel", "wait_cancellation_completed")
+"""What a prepared local activity may ask to become of it when its code is cancelled."""
+
 WORKER_SESSIONS: dict[str, Any] = {
     "supported": True,
     "minimum_protocol_version": "1.8",
@@ -290,6 +293,9 @@ def server_capabilities(
         "worker_sessions": WORKER_SESSIONS,
         "message_streams": True,
         "cooperative_cancellation": True,
+        "prepared_local_activities": True,
+        "prepared_local_activity_groups": True,
+        "prepared_local_activity_cancellation_policies": list(LOCAL_POLICIES),
         "observability_context": OBSERVABILITY_CONTEXT,
         "sticky_execution": {
             "supported": True,

@@ -8,6 +8,7 @@ from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
+from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
 from perdure.protocols.durable_workflow.services import Services
@@ -45,6 +46,7 @@ def routes(
     sessions: SessionPlane,
     message_streams: MessageStreams,
     cancelling: Cancelling,
+    prepared: PreparedActivities,
     streams: Streams,
     discovery: Discovery,
     payloads: PayloadTransport,
@@ -146,6 +148,19 @@ def routes(
         ("POST", f"{activities}/{{task_id}}/acknowledge-cancellation", cancelling.acknowledge),
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler, lean=True))
+    local = f"{tasks}/{{task_id}}/local-activities"
+    attempt = f"{local}/{{attempt_id}}"
+    for path, handler, lean in (
+        (f"{local}/checkpoint", prepared.checkpoint, False),
+        (f"{local}/checkpoint-group", prepared.checkpoint_group, True),
+        (f"{local}/prepare", prepared.prepare, True),
+        (f"{local}/recover", prepared.recover, True),
+        (f"{attempt}/control", prepared.control, True),
+        (f"{attempt}/heartbeat", prepared.heartbeat, True),
+        (f"{attempt}/outcome", prepared.outcome, True),
+        (f"{attempt}/acknowledge-cancellation", prepared.acknowledge, True),
+    ):
+        table.append(Route("POST", path, WORKER, worker_surface, handler, lean=lean))
     for method, path, handler in (
         ("POST", "/api/worker/sessions", sessions.create),
         ("POST", "/api/worker/sessions/{session_id}/heartbeat", sessions.heartbeat),

@@ -28,6 +28,7 @@ from perdure.engine.payloads import PAYLOADS, UploadPayload
 from perdure.protocols.durable_workflow.finishing import (
     CONTEXT_HEADER,
     CONTEXT_SCHEMA,
+    PREPARED_SCHEMA,
     Finishing,
 )
 from perdure.protocols.durable_workflow.surfaces import Namespaces
@@ -68,7 +69,11 @@ def storage_policy(threshold_bytes: int) -> dict[str, Any]:
             "upload": {
                 "method": "POST",
                 "path": UPLOAD_PATH,
-                "completion_context": {"schema": CONTEXT_SCHEMA, "header": CONTEXT_HEADER},
+                "completion_context": {
+                    "schema": CONTEXT_SCHEMA,
+                    "prepared_schema": PREPARED_SCHEMA,
+                    "header": CONTEXT_HEADER,
+                },
             },
             "fetch": {"method": "GET", "path_template": UPLOAD_PATH + "/{referenceId}"},
             "limits": {

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
-from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION
+from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES
 from perdure.core.fleet.worker import Worker
 from perdure.core.references import MARK
 from perdure.core.rejection import (
@@ -144,7 +144,7 @@ class WorkerPlane:
 
     async def register(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.RegisterBody)
-        if COOPERATIVE_CANCELLATION in (body.capabilities or ()):
+        if {COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES} & set(body.capabilities or ()):
             require_cooperative_protocol(request)
         _check_told(body, "workflow_command_contracts", "capability_manifest")
         _check_told(body, "task_slots", "process_metrics")

@@ -1,0 +1,46 @@
+"""What the events of waits say."""
+
+from typing import Any
+
+from perdure.core import instant
+from perdure.core.run.history import with_metadata
+from perdure.core.run.state import ConditionWait, SignalWait
+
+
+def opening(wait: ConditionWait) -> dict[str, Any]:
+    """That a condition is waited for."""
+    return with_metadata({**condition(wait), "timeout_seconds": wait.timeout_seconds}, wait)
+
+
+def timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
+    """The timer of a wait, as its events tell it."""
+    timer = {
+        "sequence": wait.sequence,
+        "timer_id": wait.timer_id,
+        "delay_seconds": wait.timeout_seconds,
+        "fire_at": instant.text_or_none(wait.fire_at),
+    }
+    if isinstance(wait, ConditionWait):
+        return {
+            **timer,
+            "timer_kind": "condition_timeout",
+            "condition_wait_id": wait.wait_id,
+            "condition_key": wait.key,
+            "condition_definition_fingerprint": wait.fingerprint,
+        }
+    return {
+        **timer,
+        "timer_kind": "signal_timeout",
+        "signal_wait_id": wait.wait_id,
+        "signal_name": wait.signal_name,
+    }
+
+
+def condition(wait: ConditionWait) -> dict[str, Any]:
+    """Which condition it is."""
+    return {
+        "sequence": wait.sequence,
+        "condition_wait_id": wait.wait_id,
+        "condition_key": wait.key,
+        "condition_definition_fingerprint": wait.fingerprint,
+    }
