@@ -33,7 +33,8 @@ async def prepared_errands(stage: Stage) -> None:
         await run.event("ConditionWaitOpened", patience=PROCESS_PATIENCE)
         await run.signal("pay", 4)
         await run.event("ConditionWaitOpened", times=2)
-        assert await run.client.query_workflow(run.workflow_id, "paid") == 4
+        paid = await run.client.query_workflow(run.workflow_id, "paid")
+        assert paid["result"] == 4
         await run.signal("pay", 6)
         for turn in (3, 4):
             await run.event("ConditionWaitOpened", times=turn, patience=PROCESS_PATIENCE)
