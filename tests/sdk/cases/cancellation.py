@@ -285,6 +285,8 @@ async def cooperative(stage: Stage, *others: str) -> AsyncIterator[Worker]:
         workflows=[programs.BY_NAME[name] for name in stage.known],
         activities=programs.ACTIVITIES,
         capabilities=["cooperative_cancellation", *others],
+        # The SDK gives up a slot for every process that it could not see begin or end in time.
+        max_concurrent_workflow_tasks=100,
         shutdown_timeout=SHUTDOWN_TIMEOUT,
     )
     failure: BaseException | None = None

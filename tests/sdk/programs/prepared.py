@@ -28,7 +28,7 @@ class PreparedErrands:
     def run(self, ctx: Context, other: str) -> Steps:
         first = yield ctx.side_effect(lambda: 1)
         yield ctx.upsert_memo({"stage": "begun"})
-        told = [(yield ctx.local_activity("add-one", [first], heartbeat_timeout=60))]
+        told = [(yield ctx.local_activity("add-one", [first], heartbeat_timeout=600))]
         told.append((yield ctx.schedule_activity("add-one", [told[-1]], queue=other)))
         yield ctx.wait_condition(lambda: self.paid >= 10, key="paid")
         told.append(
@@ -36,7 +36,7 @@ class PreparedErrands:
                 yield [
                     ctx.local_activity("add-one", [told[-1]]),
                     [ctx.sleep(0), ctx.schedule_activity("echo", ["remote"], queue=other)],
-                    ctx.local_activity("beat", [3, 0.0, 0], heartbeat_timeout=60),
+                    ctx.local_activity("beat", [3, 0.0, 0], heartbeat_timeout=600),
                 ]
             )
         )
@@ -66,7 +66,7 @@ class PreparedTidy:
             return "stayed"
         except WorkflowCancelled as cancelled:
             with ctx.cancellation_shield():
-                tidied = yield ctx.local_activity("add-one", [1], start_to_close_timeout=60)
+                tidied = yield ctx.local_activity("add-one", [1], start_to_close_timeout=600)
                 yield ctx.sleep(0)
             return [cancelled.context.reason, tidied]
 
