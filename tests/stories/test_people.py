@@ -76,8 +76,9 @@ def test_people_decide_and_judge_and_try_otherwise(
     play(story)
 
 
+@pytest.mark.parametrize("server", ["postgres"], indirect=True)
 def test_many_at_once_decide_once_and_are_counted_exactly(server: ServerProcess) -> None:
-    """On connections of their own, so that on PostgreSQL both processes get some of them."""
+    """On connections of their own, so that both processes get some of them."""
     app = App("shop")
 
     @app.workflow("ask", on="asked")
