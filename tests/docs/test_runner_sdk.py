@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,31 @@ def test_the_example_passes_its_own_test(page: dict[str, Any]) -> None:
     asyncio.run(page["test_an_order_is_fulfilled"]())
 
 
+def test_the_example_for_people_waits_and_goes_on(page: dict[str, Any]) -> None:
+    async def story() -> None:
+        rehearsal = page["Rehearsal"](page["app"])
+        paid, refused = await rehearsal.start("refund"), await rehearsal.start("refund")
+        await rehearsal.decide(paid, "payout", approve=True, args={"amount": 3})
+        await rehearsal.advance("2h")
+        assert paid.output() == "ch_-3"
+        assert refused.output() == "refused by system:timeout"
+
+    asyncio.run(story())
+
+
+def test_the_example_of_who_decides_asks_and_decides(page: dict[str, Any]) -> None:
+    asked = {"id": "01A", "runId": "01R", "status": "pending"}
+
+    _, heard = play(page["decide_all"], [asked], asked | {"status": "approved"})
+
+    assert heard[:2] == [
+        "GET /approvals?status=pending HTTP/1.1",
+        "POST /approvals/01A/decision HTTP/1.1",
+    ]
+    told = {"status": "approved", "decidedBy": "ann", "args": {"amount": 3}}
+    assert json.loads(heard[2]) == told
+
+
 def test_the_parallel_example_asks_for_both_steps_at_once(page: dict[str, Any]) -> None:
     body = {"event": {}, "steps": {}, "ctx": {"workflow": "both"}}
     app = App("shop", [workflow("both")(page["both"])])
@@ -43,16 +69,12 @@ def test_the_parallel_example_asks_for_both_steps_at_once(page: dict[str, Any]) 
     assert [opcode["data"] for opcode in json.loads(reply.body)["opcodes"]] == ["ch_1", "ch_2"]
 
 
-def test_the_client_example_sends_and_waits(page: dict[str, Any]) -> None:
+def play(example: Callable[[str], Awaitable[Any]], *answers: object) -> tuple[Any, list[str]]:
+    """What an example returns, and what it asked a server that answers by a script."""
     heard: list[str] = []
     ended = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        answers = [
-            {"runId": "01R", "woke": 0, "triggered": [{"workflow": "fulfil", "runId": "01R"}]},
-            {"id": "01R", "status": "running"},
-            {"id": "01R", "status": "succeeded", "result": {"charge": "ch_5"}},
-        ]
         for answer in answers:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             length = re.search(r"content-length: (\d+)", head)
@@ -65,14 +87,26 @@ def test_the_client_example_sends_and_waits(page: dict[str, Any]) -> None:
         await writer.wait_closed()
         ended.set()
 
-    async def story() -> None:
+    async def story() -> Any:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         async with server:
             port = server.sockets[0].getsockname()[1]
-            assert await page["order"](f"http://127.0.0.1:{port}") == {"charge": "ch_5"}
+            returned = await example(f"http://127.0.0.1:{port}")
             await ended.wait()
+        return returned
 
-    asyncio.run(story())
+    return asyncio.run(story()), heard
+
+
+def test_the_client_example_sends_and_waits(page: dict[str, Any]) -> None:
+    returned, heard = play(
+        page["order"],
+        {"runId": "01R", "woke": 0, "triggered": [{"workflow": "fulfil", "runId": "01R"}]},
+        {"id": "01R", "status": "running"},
+        {"id": "01R", "status": "succeeded", "result": {"charge": "ch_5"}},
+    )
+
+    assert returned == {"charge": "ch_5"}
     assert heard[0] == "POST /events HTTP/1.1"
     assert json.loads(heard[1]) == {
         "name": "order.created",
