@@ -384,7 +384,7 @@ def test_a_list_is_opened_at_once_and_ends_with_its_last_member(
     opened = worker.open_list(1, local(), activity(), local("other"))
     with story.unchanged():
         assert worker.open_list(1, local(), activity(), local("other")).duplicate
-    assert [sequence for sequence, _ in opened.checkpoint.activities] == [1, 3]
+    assert [each.sequence for each in opened.checkpoint.activities] == [1, 3]
     first, second = worker.prepare(1), worker.prepare(3, local("other"))
     story.do_activity(run, 2)
     worker.complete(second.attempt_id)

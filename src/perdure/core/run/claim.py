@@ -17,12 +17,19 @@ class Claim(Struct, frozen=True, array_like=True):
     owner: str
 
 
+class Opened(Struct, frozen=True, array_like=True):
+    """A local activity that was opened in a list."""
+
+    sequence: int
+    execution_id: str
+
+
 class Checkpoint(Struct, frozen=True, array_like=True):
     """Steps that were committed in the middle of a task, and the local activities among them."""
 
     start: int
     behind: int
-    activities: list[tuple[int, str]]
+    activities: list[Opened]
 
 
 class LocalEnd(Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run import close
 from perdure.core.run.activity import Reported
-from perdure.core.run.claim import Answers, Checkpoint, Claim, LocalEnd
+from perdure.core.run.claim import Answers, Checkpoint, Claim, LocalEnd, Opened
 from perdure.core.run.command import (
     Cleanup,
     Command,
@@ -131,12 +131,12 @@ def checkpoint_group(
             _require_leave(run, command.cleanup)
     check_steps(run, commands, start)
     _go_on(run, moment, task, start)
-    rebase, activities = Rebase(), list[tuple[int, str]]()
+    rebase, activities = Rebase(), list[Opened]()
     for command in commands:
         if isinstance(command, PrepareLocalActivity):
             sequence, metadata = allot(run, command.path, rebase)
             opened = open_local(run, moment, command, sequence, metadata)
-            activities.append((sequence, opened.execution_id))
+            activities.append(Opened(sequence, opened.execution_id))
             join(run, opened)
             continue
         step = apply_command(run, moment, command, rebase)

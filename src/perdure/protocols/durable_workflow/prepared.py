@@ -207,8 +207,8 @@ class PreparedActivities:
         done: Committed = await self._engine.submit(naming(request, operation))
         answer = _committed(request, body, body.checkpoint_id, done)
         answer["local_activities"] = [
-            {"sequence": sequence, "activity_execution_id": execution_id}
-            for sequence, execution_id in done.checkpoint.activities
+            {"sequence": opened.sequence, "activity_execution_id": opened.execution_id}
+            for opened in done.checkpoint.activities
         ]
         return self._surface.answer(200, answer)
 
