@@ -196,6 +196,23 @@ def test_many_runs_can_be_replayed_at_once(wire: Wire) -> None:
     assert len(actions) == 1
 
 
+def test_a_replay_of_many_runs_is_safe_to_repeat(wire: Wire) -> None:
+    runner, source = failed_run(wire)
+    body = {"status": "failed", "dedupeId": "d1"}
+    told = wire.call("POST", "/runs/bulk-replay", body).ok()
+    again = runner.next()
+    again.answer(400, {"error": "no"})
+    settled(wire, again.run_id, "failed")
+
+    assert wire.call("POST", "/runs/bulk-replay", body).ok() == told, "its own run is not meant"
+
+    assert runner.has_nothing()
+    assert [row["id"] for row in rows(wire, f"/runs?replayOf={source}")] == [again.run_id]
+    other = wire.call("POST", "/runs/bulk-replay", {**body, "dedupeId": "d2"}).ok()
+    assert other["replayed"] == 2
+    assert wire.call("POST", "/runs/bulk-replay", {**body, "dedupeId": ""}).status == 400
+
+
 def test_the_other_protocol_sees_and_cancels_runs_and_sends_them_no_messages(wire: Wire) -> None:
     runner = a_runner(wire, workflow("order"))
     run_id = start(wire, "order")

@@ -6,6 +6,7 @@ import pytest
 
 from perdure.core.limits import SECOND
 from perdure.protocols.durablex.streaming import _EventTail
+from perdure.store.interface import Unavailable
 from tests.support.http import Json, Stream, Wire
 from tests.support.runner import (
     a_runner,
@@ -168,6 +169,22 @@ def test_figures_count_runs_by_what_they_are(wire: Wire) -> None:
 @pytest.mark.parametrize("query", ["since=never", "bucket=0", "bucket=x"])
 def test_figures_of_nonsense_are_refused(wire: Wire, query: str) -> None:
     assert wire.call("GET", f"/runs/timeseries?{query}").status == 400
+
+
+def test_a_stream_ends_without_a_sound_when_the_disk_is_away(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+
+    async def refuse(*_: object) -> list[bytes]:
+        raise Unavailable("storage_unavailable", "the disk is away")
+
+    monkeypatch.setattr(wire.server.store, "read_history", refuse)
+    stream = listen(wire, f"/runs/{run_id}/stream")
+
+    assert stream.read_to_end() == b""
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_an_event_that_was_committed_late_is_told_all_the_same() -> None:

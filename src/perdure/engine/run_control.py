@@ -126,6 +126,11 @@ class Begun(Struct):
 BEGUN = RecordKind("begun_again", Begun)
 
 
+def begun_key(source_id: str, action: str, dedupe_id: str) -> str:
+    """Where it stands what was begun from a run under an identity."""
+    return SEPARATOR.join((source_id, action, dedupe_id))
+
+
 class BeginAgain(Operation):
     """A run that is over begins once more, as a new one, from its start or from a step.
 
@@ -145,8 +150,8 @@ class BeginAgain(Operation):
         detail: str | None = None,
         dedupe_id: str | None = None,
     ) -> None:
-        of = (request.replay_of or "", action, dedupe_id or "")
-        self._identity = None if dedupe_id is None else SEPARATOR.join(of)
+        source_id = request.replay_of or ""
+        self._identity = None if dedupe_id is None else begun_key(source_id, action, dedupe_id)
         self._request = request
         self._carried = carried
         self._action = action

@@ -20,17 +20,20 @@ from perdure.core.push.control import Carried
 from perdure.core.push.metering import once_more
 from perdure.core.push.start import PushStart, event_arguments
 from perdure.core.push.step import push_of
+from perdure.core.rejection import Rejection
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
 from perdure.engine.registering import DEFINITION
 from perdure.engine.run_control import (
     ACTION,
+    BEGUN,
     BeginAgain,
     CancelPushRun,
     ControlAction,
     ControlRun,
     PauseRun,
     ResumeRun,
+    begun_key,
 )
 from perdure.protocols.durablex.listing import find_runs, finished, read_filter
 from perdure.protocols.durablex.paging import Row, find_rows
@@ -74,6 +77,7 @@ class BulkBody(Struct, rename="camel"):
     status: str | None = None
     run_type: str | None = None
     since: str | None = None
+    dedupe_id: str | None = None
 
 
 _replay_decoder = msgspec.json.Decoder(ReplayBody)
@@ -185,7 +189,8 @@ class RunControl:
             raise bad_request("a filter is needed")
         question = finished(read_filter(request.namespace, query, limit=BULK_MAX))
         found, cursor = await find_runs(self._engine.store, question)
-        over = [run for run in found if run.is_closed]
+        dedupe_id = _identity(body.dedupe_id)
+        over = [run for run in found if not await self._is_own(run, dedupe_id)]
         known = await self._known_workflows(request.namespace)
         failed = skipped = 0
         for run in over:
@@ -193,8 +198,14 @@ class RunControl:
                 skipped += 1
                 continue
             try:
-                await self._replay(run, None, actor=request.principal.subject, action="bulk_replay")
-            except HttpError:
+                await self._replay(
+                    run,
+                    None,
+                    actor=request.principal.subject,
+                    action="bulk_replay",
+                    dedupe_id=dedupe_id,
+                )
+            except (HttpError, Rejection):
                 failed += 1
         told = {
             "matched": len(over),
@@ -204,6 +215,15 @@ class RunControl:
             "capped": cursor is not None,
         }
         return self._surface.answer(200, told)
+
+    async def _is_own(self, run: Run, dedupe_id: str | None) -> bool:
+        """Whether a run was begun by this very request, sent before, and is over meanwhile."""
+        source_id = push_of(run).replay_of
+        if dedupe_id is None or source_id is None:
+            return False
+        key = begun_key(source_id, "bulk_replay", dedupe_id)
+        begun = await BEGUN.read(self._engine.store, run.namespace, key)
+        return begun is not None and begun.run_id == run.run_id
 
     async def _known_workflows(self, namespace: str) -> set[tuple[str, str]]:
         found = await DEFINITION.read_page(self._engine.store, namespace, limit=WORKFLOWS_MAX)

@@ -1,8 +1,9 @@
 """Live views: the timeline of a run, what becomes of all runs, and events as they come."""
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.clock import Clock
@@ -17,7 +18,7 @@ from perdure.core.limits import (
     STATUS_LISTENERS_MAX,
 )
 from perdure.core.push.step import push_of
-from perdure.core.rejection import LongPollCapacityExhausted
+from perdure.core.rejection import LongPollCapacityExhausted, Rejection
 from perdure.core.run.history import encode
 from perdure.core.run.state import Run
 from perdure.dispatch.statuses import Statuses, Told
@@ -28,8 +29,11 @@ from perdure.protocols.durablex.requests import bad_request
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.timeline import CLOSED, Frames, facts_of
 from perdure.protocols.durablex.views import event_view, status_of
+from perdure.store.interface import Unavailable
 from perdure.web.message import Request, Response
 from perdure.web.stream import EventStream, stream
+
+log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS = 15.0
 _EVENTS_LOOK = SECOND // 2
@@ -59,7 +63,7 @@ class Streaming:
         async def feed(out: EventStream) -> None:
             await self._tell_run(out, run.run_id, after)
 
-        return stream(feed)
+        return _lasting(feed)
 
     async def _tell_run(self, out: EventStream, run_id: str, after: int) -> None:
         frames, seen = Frames(run_id), 0
@@ -102,7 +106,7 @@ class Streaming:
                     else:
                         await out.send("run_status", frame)
 
-        return stream(feed)
+        return _lasting(feed)
 
     def changed(self, run: Run) -> None:
         """A run has changed at this node."""
@@ -138,7 +142,7 @@ class Streaming:
             finally:
                 self._event_listeners -= 1
 
-        return stream(feed)
+        return _lasting(feed)
 
     async def _tell_events(self, out: EventStream, namespace: str, tail: "_EventTail") -> None:
         silent_since = self._clock.now()
@@ -158,6 +162,18 @@ class Streaming:
             tail.move(now)
             if len(page) < _EVENTS_PAGE:
                 await self._clock.sleep(_EVENTS_LOOK)
+
+
+def _lasting(feed: Callable[[EventStream], Awaitable[None]]) -> Response:
+    """An answer that goes on until the disk or our own bounds end it; its client comes again."""
+
+    async def guarded(out: EventStream) -> None:
+        try:
+            await feed(out)
+        except (Unavailable, Rejection) as error:
+            log.info("a stream ends: %s", error.message)
+
+    return stream(guarded)
 
 
 class _EventTail:
