@@ -3,10 +3,9 @@
 import json
 from typing import Any
 
-import httpx
 import pytest
 
-from tests.support.http import Answer, Wire
+from tests.support.http import Wire
 from tests.support.runner import (
     a_runner,
     op,
@@ -21,18 +20,6 @@ from tests.support.runner import (
 )
 
 TOO_DEEP = "[" * 100_000 + "]" * 100_000
-
-
-def post(wire: Wire, path: str, text: str) -> Answer:
-    """A body that no encoder would write."""
-
-    async def send() -> Answer:
-        url = f"http://127.0.0.1:{wire.port}"
-        async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
-            answer = await client.post(path, content=text.encode())
-            return Answer(answer.status_code, answer.headers, answer.content)
-
-    return wire.run(send())
 
 
 def test_what_nobody_could_read_back_is_refused(wire: Wire) -> None:
@@ -51,7 +38,7 @@ def test_what_nobody_could_read_back_is_refused(wire: Wire) -> None:
             (f"/approvals/{asked['id']}/decision", f'{{"status":"denied","args":{TOO_DEEP}}}'),
             (f"/runs/{run_id}/scores", f'{{"name":{TOO_DEEP}}}'),
         ):
-            post(wire, path, body).refused(400, "validation_failed")
+            wire.call("POST", path, content=body.encode()).refused(400, "validation_failed")
 
 
 def test_an_answer_of_a_runner_that_nobody_could_read_fails_its_run(wire: Wire) -> None:

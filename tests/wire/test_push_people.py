@@ -211,6 +211,37 @@ def test_a_run_needs_attention_only_while_nothing_else_moves_it(wire: Wire) -> N
     assert runner.next().memo("ok")["data"]["status"] == "approved"  # type: ignore[index]
 
 
+def test_a_decision_during_a_pass_is_told_in_the_next_one(wire: Wire) -> None:
+    limited = workflow("order", concurrency={"limit": 1})
+    runner = a_runner(wire, limited, sdkName="duraton", language="python")
+    run_id = start(wire, "order")
+    runner.next().found(op("Approval", "ok", **ASKED), op("Sleep", "nap", sleepMs=1_000))
+    settled(wire, run_id, "waiting")
+    wire.advance(seconds=2)
+    during = runner.next()
+    (approval,) = rows(wire, "/approvals")
+
+    decide(wire, approval["id"]).ok()
+    during.found(op("Approval", "ok", **ASKED), op("Sleep", "more", sleepMs=60_000))
+
+    after = runner.next()
+    assert after.memo("ok")["data"]["status"] == "approved"  # type: ignore[index]
+    after.found()
+    # Nobody needs to look at it, and while it waits another may have its place.
+    settled(wire, run_id, "waiting")
+    start(wire, "order")
+    other = runner.next()
+    assert other.run_id != run_id
+    other.found(op("Approval", "ok", **ASKED))
+    settled(wire, other.run_id, "needs_attention")
+    version = {"X-Durable-Workflow-Control-Plane-Version": "2"}
+    path = f"/api/workflows/{other.run_id}/terminate"
+    assert wire.call("POST", path, {}, headers=version).status == 200
+    (dropped,) = rows(wire, "/approvals?status=cancelled")
+    assert dropped["runId"] == other.run_id
+    assert len(rows(wire, "/approvals")) == 2
+
+
 def test_a_decision_and_its_run_survive_a_restart(wire: Wire) -> None:
     runner = a_runner(wire, workflow("order"))
     approval = asks(runner, wire)
