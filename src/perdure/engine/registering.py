@@ -122,7 +122,10 @@ class RegisterRunner(Operation):
             # Whoever drops a workflow for want of runners writes this as well, so neither can
             # overlook the other.
             APP.put(world, namespace, manifest.app, app or App(now))
-            world.follow_ups.append(DropMissing(namespace, manifest.app))
+            known_here = {(manifest.app, name) for name in names}
+            registered = world.catalogue.book(namespace).definitions
+            if any(one[0] == manifest.app and one not in known_here for one in registered):
+                drop_missing(world, namespace, manifest.app)
         link = RunnerLink(
             app=manifest.app,
             runner_id=self._runner_id,
@@ -222,7 +225,7 @@ class RunnerDue(Operation):
             is_missed = silence >= RUNNER_MISSED_AFTER
             wait = RUNNER_FORGOTTEN_AFTER if is_missed else RUNNER_MISSED_AFTER
             if is_missed:
-                world.follow_ups.append(DropMissing(namespace, link.app))
+                drop_missing(world, namespace, link.app)
         RUNNER.put(world, namespace, key, link, due_at=link.seen_at + wait)
         return True
 
@@ -243,6 +246,9 @@ class DropMissing(Operation):
         self._namespace = namespace
         self._app = app
         self._links: tuple[RecordKey, ...] = ()
+
+    def is_about(self, namespace: str, app: str) -> bool:
+        return (self._namespace, self._app) == (namespace, app)
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         await open_book(store, world, self._namespace)
@@ -303,6 +309,13 @@ class DropMissing(Operation):
             for app, name in world.catalogue.book(self._namespace).definitions
             if app == self._app and name not in told
         ]
+
+
+def drop_missing(world: World, namespace: str, app: str) -> None:
+    """See, once in this beat, whether the runners of an app still know its workflows."""
+    dropping = (one for one in world.follow_ups if isinstance(one, DropMissing))
+    if not any(one.is_about(namespace, app) for one in dropping):
+        world.follow_ups.append(DropMissing(namespace, app))
 
 
 def next_edition(world: World, namespace: str) -> None:
