@@ -166,6 +166,10 @@ def test_runs_are_found_by_what_they_are(wire: Wire) -> None:
     assert found("runType=cron") == []
     assert found("since=2026-01-01T00:00:05Z") == [running]
     assert found("since=2026-01-01T00:00:05") == [running]
+    # Paused while a runner works on it, which the disk still calls running.
+    wire.call("POST", f"/runs/{running}/pause").ok()
+    assert found("status=paused") == [running]
+    assert found("status=running") == []
 
 
 def test_runs_are_sorted_by_any_of_their_properties_page_by_page(wire: Wire) -> None:
