@@ -13,6 +13,7 @@ from perdure.sdk import (
     Budget,
     Cap,
     Client,
+    Concurrency,
     Connection,
     Context,
     RunFailedError,
@@ -148,5 +149,39 @@ def test_model_calls_are_counted_and_kept_within_their_limits(
             (shown,) = await client.datasets.evals(cases.id)
             assert [(s.name, s.avg, s.count) for s in shown.scores] == [("match", 0.5, 2)]
             assert (await client.datasets.eval_set(shown.id)).label == "one"
+
+    uvloop.run(story())
+
+
+def test_a_budget_holds_over_all_nodes(server: ServerProcess) -> None:
+    """One pass at a time, each of which uses one token: not one too many is used."""
+    runners, runs, limit = 4, 24, 10
+    called = 0
+    app = App("quarry")
+
+    @app.workflow("dig", concurrency=Concurrency(1), budget=Budget("10m", tokens_max=limit))
+    async def dig(ctx: Context) -> None:
+        async def ask() -> str:
+            nonlocal called
+            called += 1
+            await asyncio.sleep(0)
+            return "x"
+
+        await ctx.ai.call("ask", ask, usage=lambda _: Usage(tokens_out=1))
+
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(runners):
+                client = await stack.enter_async_context(running(app, server, "connect"))
+            run_ids = await asyncio.gather(*(started(client, "dig") for _ in range(runs)))
+            open_runs = dict.fromkeys(run_ids)
+            while open_runs:
+                for run_id in list(open_runs):
+                    run = await client.run(run_id)
+                    if run.is_finished or run.paused_by is not None:
+                        del open_runs[run_id]
+            assert called == limit
+            spend = await client.spend(workflow="dig")
+            assert (spend["tokens"], spend["calls"]) == (limit, limit)
 
     uvloop.run(story())

@@ -79,6 +79,13 @@ def test_what_steps_use_up_is_added_up(wire: Wire) -> None:
     assert (later["calls"], later["bucketSeconds"], "cost" in later) == (0, 7_200, False)
 
 
+@pytest.mark.parametrize("query", ["bucket=0", "bucket=x", "since=yesterday", "bucket=99999999999"])
+def test_a_question_about_spending_that_makes_no_sense_is_refused(
+    shared_wire: Wire, query: str
+) -> None:
+    shared_wire.call("GET", f"/ai/spend?{query}").refused(400, "validation_failed")
+
+
 def test_an_answer_that_is_told_twice_is_charged_once(wire: Wire) -> None:
     runner = a_runner(wire, workflow("write"))
     run_id = start(wire, "write")
@@ -294,6 +301,29 @@ def test_a_call_that_nobody_concluded_is_made_again(asking: tuple[Wire, ModelSer
 
     assert runner.next().memo("ask") == {"data": {"text": "hi", "model": "m-1"}}
     assert len(models.asked) == 1
+
+
+def test_an_answer_that_comes_late_is_taken_before_another_is_asked_for(
+    asking: tuple[Wire, ModelServer],
+) -> None:
+    wire, models = asking
+    runner = a_runner(wire, workflow("write"))
+    run_id = start(wire, "write")
+    inferrer = wire.server.inferrer
+    kept, late = inferrer._begun, asyncio.Queue[Any]()
+    inferrer._begun = late
+    runner.next().found(op("Infer", "ask", data={"messages": ASKED}))
+    wire.until(lambda: late.qsize() == 1)
+    wire.advance(seconds=151)
+    wire.until(lambda: late.qsize() == 2)
+    first, second = late.get_nowait(), late.get_nowait()
+
+    inferrer._begun = kept
+    kept.put_nowait(first)
+    assert runner.next().memo("ask") == {"data": {"text": "hi", "model": "m-1"}}
+    kept.put_nowait(second)
+    wire.until(lambda: len(models.asked) == 2 and inferrer._under_way == 0)
+    assert show(wire, run_id)["aiTokens"] == 10
 
 
 def test_no_model_is_asked_for_a_run_that_has_reached_its_cap_or_is_over(

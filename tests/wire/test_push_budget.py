@@ -153,13 +153,51 @@ def test_failure_handlers_are_charged_and_never_stopped(wire: Wire) -> None:
     settled(wire, again["id"], "paused")
 
 
-def test_a_budget_of_nothing_waits_for_somebody(wire: Wire) -> None:
+def test_a_budget_of_nothing_waits_for_somebody(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.engine.metering.METER_CANDIDATES_MAX", 2)
     runner = a_runner(wire, workflow("write", budget={"windowMs": 1_000, "maxCost": 0}))
     run_id = start(wire, "write")
-    settled(wire, run_id, "paused")
-    wire.advance(seconds=100)
+    others = [start(wire, "write") for _ in range(3)]
+    for each in (run_id, *others):
+        settled(wire, each, "paused")
+    # Nobody looks at them again and again.
+    wire.advance(seconds=31 * 86_400)
+    wire.advance(seconds=31 * 86_400)
     assert show(wire, run_id)["status"] == "paused"
+    assert flow(wire)["budget"][0]["waiting"] == 4
     wire.call("POST", f"/runs/{run_id}/resume").ok()
+    assert runner.next().run_id == run_id
+
+
+def test_all_who_are_paused_go_on_however_many_they_are(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.engine.metering.METER_CANDIDATES_MAX", 2)
+    runner = a_runner(wire, workflow("write", budget=BUDGET))
+    first = start(wire, "write")
+    use(runner, "a", 100)
+    paused = [first, *(start(wire, "write") for _ in range(6))]
+    for run_id in paused:
+        settled(wire, run_id, "paused")
+    wire.call("POST", f"/runs/{paused[3]}/cancel").ok()
+    wire.advance(seconds=61)
+
+    gone = {runner.next().run_id for _ in range(6)}
+    assert gone == {*paused} - {paused[3]}
+
+
+def test_who_is_paused_goes_on_after_a_restart(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("write", budget=BUDGET))
+    run_id = start(wire, "write")
+    use(runner, "a", 100)
+    settled(wire, run_id, "paused")
+    wire.restart()
+    runner = a_runner(wire, workflow("write", budget=BUDGET))
+    assert show(wire, run_id)["pausedBy"]["reason"] == "budget"
+    wire.advance(seconds=61)
+
     assert runner.next().run_id == run_id
 
 
@@ -205,6 +243,7 @@ def test_replays_and_calls_are_not_throttled_but_charged(wire: Wire) -> None:
     start(wire, "parent")
     runner.next().found(op("RunWorkflow", "kid", childName="write"))
     use(runner, "b", 50)
+    runner.next()
 
     assert flow(wire)["tokenThrottle"][0]["tokens"] == 150
 

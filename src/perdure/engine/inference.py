@@ -117,7 +117,7 @@ class BeginInference(InferenceOperation):
 
 
 class ConcludeInference(InferenceOperation):
-    """A try is over. One that was given up meanwhile is not heard."""
+    """A try is over. Of one that was given up only an answer is heard: it was paid for."""
 
     __slots__ = ("_outcome", "_tries")
     name = "conclude_inference"
@@ -129,7 +129,9 @@ class ConcludeInference(InferenceOperation):
 
     def decide(self, world: World) -> None:
         inference = self.find(world)
-        if inference is None or inference.tries != self._tries:
+        if inference is None:
+            return
+        if inference.tries != self._tries and isinstance(self._outcome, Unanswered):
             return
         again = conclude(inference, self._outcome, world.moment.now)
         if again is None:

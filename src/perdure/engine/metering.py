@@ -137,15 +137,13 @@ class LearnUse(Operation):
 class MeterDue(Operation):
     """There may be room: those who wait go on in order, or there is nothing left to remember."""
 
-    __slots__ = ("_record", "_stuck", "_turns")
+    __slots__ = ("_record", "_turns")
     name = "meter_due"
     looks_around = True
 
     def __init__(self, record: RecordKey) -> None:
         self._record = record
         self._turns: tuple[RecordKey, ...] = ()
-        # How many wait for what never comes: a budget of nothing.
-        self._stuck = 0
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         wanted = RecordRange(
@@ -171,26 +169,25 @@ class MeterDue(Operation):
         # Whose turn began in this very beat is not on disk yet.
         fresh = (key for key in world.changes.records if self._is_turn(key))
         turns = sorted({*self._turns, *fresh})
-        again = self._call(world, turns)
-        log = METER.decode(_require(world, self._record))
+        known = [turn for turn in turns if world.find_record(turn) is not None]
+        again = self._call(world, known)
+        after = METER.decode(_require(world, self._record))
         due_at = now + METER_KEPT
         if again:
             due_at = min(again)
-        elif log.waiting and len(turns) < METER_CANDIDATES_MAX:
-            # Nobody is left who could be called.
-            log = structs.replace(log, waiting=self._stuck)
-        elif log.waiting > self._stuck:
+        elif len(turns) < METER_CANDIDATES_MAX:
+            # All have been looked at. Who is left waits for somebody: a budget of nothing.
+            after = structs.replace(after, waiting=min(after.waiting, len(known)))
+        elif after.waiting < log.waiting or not known:
+            # There are more, whom the disk shows when these are gone from it.
             due_at = now
-        METER.put(world, self._record.namespace, self._record.key, log, due_at=due_at)
+        METER.put(world, self._record.namespace, self._record.key, after, due_at=due_at)
         return True
 
     def _call(self, world: World, turns: Iterable[RecordKey]) -> list[int]:
         """Let those go on who may; returns when the others may."""
         again: list[int] = []
-        self._stuck = 0
         for turn in turns:
-            if world.find_record(turn) is None:
-                continue
             run = world.runs.get(_run_id(turn))
             meters = None if run is None else meters_of(run)
             if run is None or meters is None or not _waits(run, meters, turn.key):
@@ -202,9 +199,7 @@ class MeterDue(Operation):
             if free == world.moment.now:
                 self._leave(world, turn, meters)
                 _go_on(world, run, meters, meter)
-            elif free is None:
-                self._stuck += 1
-            else:
+            elif free is not None:
                 again.append(free)
                 if meter is meters.pace:
                     break
