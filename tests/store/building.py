@@ -94,6 +94,7 @@ _PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: _INTEGERS,
     bytes: st.binary(max_size=8),
     bool: st.booleans(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
     NoneType: st.none(),
     Any: _JSON,
 }
