@@ -359,6 +359,22 @@ def test_a_time_out_that_finds_no_worker_renames_the_task(
     story.work(run, complete_run())
 
 
+def test_a_task_that_came_too_early_is_taken_back(
+    story: Story, run: Run, worker: Preparing
+) -> None:
+    """The worker is gone, its attempt runs out of time, and the next one is not due yet."""
+    command = local(start_to_close=LEASE + 5, retry=retries(2, 30))
+    worker.prepare(1, command)
+    story.later(seconds=LEASE)
+    assert story.disk.ready[run.run_id] == {0}
+    story.later(seconds=5)
+    assert story.types(run)[-1] == "ActivityRetryScheduled"
+    assert run.task is None
+    assert story.disk.ready[run.run_id] == set()
+    story.later(seconds=30)
+    assert Preparing(story, run, "w2").prepare(1, command).attempt_number == 2
+
+
 def test_heartbeats_keep_it_alive_and_are_told_sparsely(
     story: Story, run: Run, worker: Preparing
 ) -> None:

@@ -12,6 +12,7 @@ from perdure.core.run.history import held, raw, record, record_encoded
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import (
+    WORKFLOW_TASK,
     Activity,
     Child,
     ConditionWait,
@@ -27,11 +28,12 @@ from perdure.core.run.state import (
     Signal,
     SignalWait,
     StreamMessage,
+    TaskKind,
     TaskState,
     Timer,
     Update,
 )
-from perdure.core.run.task import request_task
+from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
 from perdure.core.run.update import (
     hand_over_update,
@@ -78,7 +80,7 @@ def settle(run: Run, moment: Moment) -> None:
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))
     let_request_in(run, moment)
-    if run.local_calls and run.task is None:
+    if run.local_calls:
         _wake_for_attempts(run, moment)
     if run.task is None and run.update is not None:
         # It had stepped back so that the code could go on.
@@ -92,14 +94,20 @@ def settle(run: Run, moment: Moment) -> None:
 def _wake_for_attempts(run: Run, moment: Moment) -> None:
     """A worker shall begin the next attempts, or recover those that were lost with their lease.
 
-    It begins all that are open, so none of them may still be waiting for its time. Code that is
-    asked to cancel itself is woken by that.
+    It begins all that are open, so none of them may still be waiting for its time; a task that
+    was on its way before is taken back. Code that is asked to cancel itself is woken by that.
     """
     if run.cancellation is not None and run.cancellation.delivered is None:
         return
     calls = [run.operations.get(sequence) for sequence in run.local_calls]
     due = [o for o in calls if isinstance(o, LocalActivity) and o.outcome is None]
-    if due and all(local.state is not TaskState.DELAYED for local in due):
+    task = run.task
+    if any(local.state is TaskState.DELAYED for local in due):
+        if task is not None and task.kind is TaskKind.PROGRESS:
+            if task.state is TaskState.READY:
+                withdraw(run, WORKFLOW_TASK)
+            run.task = None
+    elif due:
         request_task(run, moment, resume_context(due[0], "ActivityRetryScheduled"))
 
 
