@@ -3,14 +3,18 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support import absent  # noqa: F401 (what it does, it does when imported)
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
 
-# How long an example takes says how busy the machine is, and nothing about the code.
-settings.register_profile("patient", deadline=None)
+# How long an example takes says how busy the machine is, and nothing about the code. The examples
+# are the same in every run, so that a change is judged by what it changed; who wants others says
+# `--hypothesis-profile=wandering`.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("wandering", patient)
+settings.register_profile("patient", patient, derandomize=True)
 settings.load_profile("patient")
 
 

@@ -21,7 +21,7 @@ import uvloop
 from perdure import __version__
 from perdure.cli.main import _parser, main
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90
 LISTENING = "perdure listening on "
 KINDS = ("workflow", "activity")
 

@@ -16,7 +16,7 @@ import pytest
 from tests.store.nodes import session
 from tests.support.server import ServerProcess
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90
 HEADERS = {
     "X-Durable-Workflow-Protocol-Version": "1.20",
     "X-Durable-Workflow-Control-Plane-Version": "2",

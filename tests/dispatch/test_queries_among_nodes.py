@@ -16,7 +16,7 @@ from perdure.server.settings import Settings
 from perdure.web.server import Connections, listen
 from tests.support.http import CONTROL_VERSION, WORKER_VERSION, Json, avro
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Nodes:
 
 
 async def soon(task: "asyncio.Task[T]") -> T:
-    return await asyncio.wait_for(task, 5)
+    return await asyncio.wait_for(task, 90)
 
 
 async def settle() -> None:

@@ -84,7 +84,7 @@ def played(story: Callable[[Pair], Awaitable[None]]) -> None:
         pair = Pair()
         loops = [asyncio.ensure_future(post.run()) for post in pair.posts.values()]
         try:
-            await asyncio.wait_for(story(pair), 10)
+            await asyncio.wait_for(story(pair), 90)
         finally:
             for loop in loops:
                 loop.cancel()
@@ -230,7 +230,7 @@ def test_parcels_of_any_size_arrive_whole_and_only_where_they_belong(postgres_ur
         ]
         sent = [b"", b"x", bytes(range(256)) * 4_000, b"y" * PART_CHARACTERS * 3, b"end"]
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(90):
                 # Not before somebody listens.
                 while not heard["n2"]:
                     await wires["n1"].send("n2", b"first")

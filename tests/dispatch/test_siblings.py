@@ -11,7 +11,7 @@ import pytest
 
 from perdure.server.siblings import Family, Siblings, families, family_of, socket_pairs
 
-PATIENCE = 10.0
+PATIENCE = 90.0
 
 
 class Process:

@@ -44,7 +44,7 @@ from tests.support.clock import SECOND, FakeClock
 
 NAMESPACE = "default"
 QUEUE = "q"
-PATIENCE = 20.0
+PATIENCE = 90.0
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
 
 WORKFLOWS = QueueKey(NAMESPACE, QUEUE, "workflow")

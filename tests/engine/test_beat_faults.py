@@ -442,7 +442,7 @@ def test_the_poller_of_a_claim_that_came_to_nothing_is_served_next(path: Path) -
 
         next_run = await stage.start("next")
 
-        delivery = await asyncio.wait_for(poll, 4)
+        delivery = await asyncio.wait_for(poll, 90)
         assert delivery is not None
         assert delivery.run_id == next_run
 

@@ -229,5 +229,5 @@ def test_a_large_plain_input_reaches_a_worker_of_the_old_frame(path: Path, cache
         assert len(taken["large"].arguments) > 1_200_000
         await check_disk(stage.store)
 
-    with must_end(seconds=6):
+    with must_end(seconds=90):
         play(path, story)

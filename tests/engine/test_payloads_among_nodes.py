@@ -72,7 +72,7 @@ def test_a_payload_that_a_run_names_outlives_every_race(
                 key = PayloadKey(NAMESPACE, reference.reference_id)
                 assert await two.engine.store.read_payload(key) == data
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         asyncio.run(story())
 
 
@@ -89,7 +89,7 @@ def test_an_upload_and_its_use_need_not_meet_on_one_node(migrated_url: str) -> N
                 assert stored is not None
                 assert stored.until is None
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         asyncio.run(story())
 
 
@@ -103,5 +103,5 @@ def test_the_same_bytes_may_come_to_two_nodes_at_once(migrated_url: str) -> None
                 key = PayloadKey(NAMESPACE, first.reference_id)
                 assert await one.engine.store.read_payload(key) == data
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         asyncio.run(story())

@@ -24,7 +24,7 @@ def play(url: str, story: Story, **options: Any) -> None:
         async with several(url, **options) as (one, two):
             await story(one, two)
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         asyncio.run(whole())
 
 
@@ -49,7 +49,7 @@ async def begin(node: Node, name: str) -> str:
 
 
 async def frame(queue: "asyncio.Queue[bytes]") -> tuple[str, str]:
-    told = json.loads(await asyncio.wait_for(queue.get(), 20))
+    told = json.loads(await asyncio.wait_for(queue.get(), 90))
     return told["runId"], told["status"]
 
 

@@ -159,5 +159,5 @@ def test_no_lost_race_breaks_a_promise(
                 stores = [node.server.store for node in nodes]
                 assert sum(s.lost for s in stores if isinstance(s, LosingStore)) > 5
 
-    with must_end(seconds=90):
+    with must_end(seconds=180):
         asyncio.run(whole())

@@ -214,5 +214,5 @@ def test_no_order_of_events_and_faults_breaks_a_promise(seed: int, tmp_path: Pat
         await storm.check()
         assert len(storm.workflows) >= 5
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         play(tmp_path / "perdure.db", story, deadlines=True)

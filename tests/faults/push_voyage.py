@@ -106,7 +106,7 @@ class PushVoyage:
     async def sail(self) -> Json:
         """From the registration of the runner to the end of the run, told by the last engine."""
         limits = httpx.Limits(max_keepalive_connections=0)
-        client = httpx.AsyncClient(trust_env=False, verify=False, timeout=20, limits=limits)
+        client = httpx.AsyncClient(trust_env=False, verify=False, timeout=90, limits=limits)
         async with client as self._http, self._receiving(), self._running():
             await self._call("POST", "/events", {"name": "order", "dedupeId": "start"})
             [run] = await self._rows("/runs?workflow=order")

@@ -46,7 +46,7 @@ def test_a_server_may_die_in_any_beat(
 
     Who polls later goes through twice as many beats, most of them the same; every second will do.
     """
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         nth = 1
         while sail(nursery, File(tmp_path / f"{nth}.db"), at, nth, eager=eager):
             nth += 1 if eager else 2
@@ -57,7 +57,7 @@ def test_a_server_may_die_in_any_beat(
 @pytest.mark.parametrize("at", list(At))
 def test_a_node_may_die_in_any_beat(at: At, nursery: Nursery, postgres_cluster: Cluster) -> None:
     """The same on PostgreSQL. Its servers take longer to start, so every fifth beat will do."""
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         nth, is_over = 2, False
         while not is_over:
             url = migrated_database(postgres_cluster)
@@ -87,7 +87,7 @@ def test_a_server_may_die_again_and_again(
         deaths += 1
         return nursery.open(disk.store, at=moments[deaths % len(moments)], nth=3)
 
-    with must_end(seconds=60):
+    with must_end(seconds=180):
         voyage = Voyage(nursery.open(disk.store, at=moments[0], nth=3), next_life, eager=eager)
         described = voyage.sail()
         nursery.kill()

@@ -32,7 +32,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServerPro
 def call(server: ServerProcess, method: str, path: str, body: Json | None = None) -> Json:
     headers = {CONTROL_VERSION: "2", WORKER_VERSION: "1.20"}
     url = f"{server.url}/api{path}"
-    answer = httpx.request(method, url, json=body, headers=headers, timeout=20, trust_env=False)
+    answer = httpx.request(method, url, json=body, headers=headers, timeout=90, trust_env=False)
     assert answer.status_code < 300, answer.text
     decoded: Json = answer.json()
     return decoded

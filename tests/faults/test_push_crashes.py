@@ -41,7 +41,7 @@ def test_an_engine_may_die_in_any_beat(
 ) -> None:
     """Die the nth time, come back and finish; every third beat, another third for each moment."""
     nth = 1 + (COMMITS.index(at) + TRANSPORTS.index(transport)) % 3
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         while sail(nursery, File(tmp_path / f"{nth}.db"), transport, at=at, nth=nth):
             nth += 3
     assert nth > LIVES_MIN
@@ -53,7 +53,7 @@ def test_a_node_may_die_in_any_beat(
 ) -> None:
     """The same on PostgreSQL, at fewer moments: its leases must end before anybody goes on."""
     nth = 2 + TRANSPORTS.index(transport)
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         while True:
             url = migrated_database(postgres_cluster)
             died = sail(nursery, Database(url), transport, at=COMMITS[nth % 3], nth=nth)
@@ -69,7 +69,7 @@ def test_an_engine_may_die_while_a_runner_works(
     transport: str, nursery: Nursery, tmp_path: Path
 ) -> None:
     """The pass was sent, and its answer meets nobody."""
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         for nth in range(1, 7):
             assert sail(nursery, File(tmp_path / f"{nth}.db"), transport, on_pass=nth)
 
@@ -82,7 +82,7 @@ def test_an_engine_may_die_while_webhooks_are_under_way(
     disk: Place = File(tmp_path / "perdure.db")
     if store == "postgres":
         disk = Database(request.getfixturevalue("migrated_url"))
-    with must_end(seconds=120):
+    with must_end(seconds=240):
         assert sail(nursery, disk, "connect", on_post=1, posts=2)
 
 

@@ -37,7 +37,7 @@ def call(server: ServerProcess, method: str, path: str, body: Json | None = None
         f"{server.url}/api{path}",
         json=body,
         headers={CONTROL_VERSION: "2"},
-        timeout=20,
+        timeout=90,
         trust_env=False,
     )
     answer.raise_for_status()
@@ -84,12 +84,12 @@ def test_appends_in_a_server_that_is_killed(server: ServerProcess) -> None:
         try:
             for _ in range(KILLS):
                 for _ in range(chance.randint(8, 20)):
-                    assert told.acquire(timeout=60), "nothing is acknowledged any more"
+                    assert told.acquire(timeout=120), "nothing is acknowledged any more"
                 server.restart()
         finally:
             stop.set()
         for future in writing:
-            future.result(timeout=60)
+            future.result(timeout=120)
 
     stored: dict[str, int] = {}
     offsets: list[int] = []

@@ -20,7 +20,7 @@ Json = dict[str, Any]
 CONTROL = {"X-Durable-Workflow-Control-Plane-Version": "2"}
 WORKER = {"X-Durable-Workflow-Protocol-Version": "1.20"}
 QUEUE = "q"
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 
 HISTORY = [
     "StartAccepted",

@@ -30,7 +30,7 @@ from duraton.errors import RetryAfterError  # type: ignore[import-not-found]
 from tests.push import duraton_ai
 from tests.support import absent  # noqa: F401 (what it does, it does when imported)
 
-PATIENCE_SECONDS = 40.0
+PATIENCE_SECONDS = 90.0
 tries: dict[str, int] = {}
 
 

@@ -12,7 +12,7 @@ import json
 
 from durable_workflow import Client
 
-from tests.sdk.stage import GLANCE, complete_history
+from tests.sdk.stage import GLANCE, PATIENCE, complete_history
 
 
 async def work(server: str, queue: str) -> None:
@@ -23,7 +23,7 @@ async def work(server: str, queue: str) -> None:
             input=["you"],
             retry_policy={"max_attempts": 5, "backoff_seconds": [0]},
         )
-        result = await handle.result(poll_interval=GLANCE, timeout=50.0)
+        result = await handle.result(poll_interval=GLANCE, timeout=PATIENCE)
         seen = await handle.describe()
         events = await complete_history(client, handle.activity_id, handle.workflow_run_id)
         kinds = [event["event_type"] for event in events]

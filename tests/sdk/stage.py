@@ -17,8 +17,9 @@ from tests.sdk import programs, replaying
 from tests.sdk.release import since
 from tests.sdk.replaying import Event, kind, kinds
 
-PATIENCE = 90.0
-GLANCE = 0.1
+PATIENCE = 200.0
+"""Less than a case has: a case that ends by itself says more about why."""
+GLANCE = 0.2
 
 # A stopped 0.4 worker waits for its query poller, which sits in a long poll; do not wait with it.
 SHUTDOWN_TIMEOUT = 10.0 if since("2.0.0") else 0.3

@@ -15,7 +15,7 @@ from websockets.typing import Subprotocol
 from tests.sdk_runner.contract import check_message
 
 HELLO = {"protocolVersion": 1, "minProtocolVersion": 1, "maxProtocolVersion": 1}
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 90.0
 
 
 class RunnerSocket:

@@ -26,7 +26,7 @@ VECTORS = Path(__file__).parents[1] / "fixtures" / "durablex"
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             await story()
 
     asyncio.run(main())

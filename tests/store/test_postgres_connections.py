@@ -87,7 +87,7 @@ def test_a_claim_whose_connection_breaks_is_done_as_a_whole_or_not_at_all(
                     await one.commit(Changes(runs=claimed))
                 await one.release()
             # The server may take a moment to see that nobody is there any more.
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 while len(await found(two)) < 2:
                     await two.release()
 
@@ -108,7 +108,7 @@ def test_a_connection_that_breaks_between_a_claim_and_its_commit_frees_what_was_
                 with pytest.raises(Conflict):
                     await one.commit(Changes(runs=claimed))
             await one.release()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 while not await found(two):
                     await two.release()
 
@@ -136,7 +136,7 @@ def test_a_commit_that_never_arrived_can_no_longer_arrive(
             async with nothing_written(migrated_url):
                 trap.release()
                 # What the old session is told to do, it has done when it is idle or gone.
-                async with session(migrated_url) as other, asyncio.timeout(5):
+                async with session(migrated_url) as other, asyncio.timeout(90):
                     while await other.fetchval(
                         "select count(*) from pg_stat_activity where state = 'active' "
                         "and pid <> pg_backend_pid() and datname = current_database()"
@@ -150,7 +150,7 @@ def test_a_commit_that_never_arrived_can_no_longer_arrive(
 def test_a_commit_whose_answer_never_comes_is_found_written(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr(line, "STATEMENT_SECONDS", 2.0)
 
     async def story() -> None:
         async with nodes(proxy.url) as [store]:
@@ -183,7 +183,7 @@ def test_a_commit_that_takes_longer_than_anybody_waits_for_a_lock_is_not_done_tw
             ended, _ = await asyncio.wait({writing}, timeout=0.7)
             assert not ended, writing
             await slow.rollback()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(90):
                 await writing
             assert run.version == (await load(store, run.run_id)).version == 2
 
@@ -273,7 +273,7 @@ def test_a_database_that_only_reads_for_a_while_is_waited_for(
             ended, _ = await asyncio.wait({writing}, timeout=0.3)
             assert not ended
             await asyncio.to_thread(turn, "off")
-            async with asyncio.timeout(9):
+            async with asyncio.timeout(90):
                 await writing
             assert (await load(store, run.run_id)).version == 2
 

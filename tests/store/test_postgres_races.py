@@ -299,13 +299,13 @@ def test_who_holds_a_run_keeps_nobody_from_others(migrated_url: str) -> None:
             async with other.transaction():
                 query = "select from perdure.open_run where run_id = $1 for update"
                 await other.execute(query, held.run_id)
-                async with asyncio.timeout(5), nothing_written(migrated_url):
+                async with asyncio.timeout(90), nothing_written(migrated_url):
                     with pytest.raises(Conflict):
                         await store.commit(Changes(runs=[held, free]))
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(90):
                     await commit(store, free)
                 # Nobody is asked to wait in order to read.
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(90):
                     assert await load(store, held.run_id) is not None
             await commit(store, held)
 

@@ -72,8 +72,8 @@ def test_a_node_waits_for_as_long_as_another_one_migrates(
 ) -> None:
     """A large table may take longer to change than any statement of every day may."""
     for setting in ("lock_timeout", "statement_timeout"):
-        monkeypatch.setitem(line.SESSION, setting, "100ms")
-    monkeypatch.setattr(line, "STATEMENT_SECONDS", 0.2)
+        monkeypatch.setitem(line.SESSION, setting, "1s")
+    monkeypatch.setattr(line, "STATEMENT_SECONDS", 1.0)
 
     async def story() -> None:
         async with session(postgres_url) as other:
@@ -81,7 +81,7 @@ def test_a_node_waits_for_as_long_as_another_one_migrates(
             await slow.start()
             await other.execute("select pg_advisory_xact_lock($1)", schema._LOCK)
             waiting = asyncio.ensure_future(opened(a_store(postgres_url)))
-            ended, _ = await asyncio.wait({waiting}, timeout=0.7)
+            ended, _ = await asyncio.wait({waiting}, timeout=2.0)
             assert not ended, waiting
             await slow.rollback()
             await (await waiting).close()
@@ -311,7 +311,7 @@ def test_a_role_that_may_not_even_look_is_told_so(
 def test_the_command_line_migrates_and_says_what_it_did(postgres_url: str) -> None:
     def migrate() -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "perdure", "migrate", "--store", postgres_url]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, capture_output=True, text=True, timeout=90)
 
     first, second = migrate(), migrate()
 
@@ -327,7 +327,7 @@ def test_the_command_line_refuses_in_one_sentence(migrated_url: str) -> None:
 
     asyncio.run(spoil())
     command = [sys.executable, "-m", "perdure", "migrate", "--store", migrated_url]
-    refused = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=90)
     assert (refused.returncode, refused.stdout) == (2, "")
     (sentence,) = refused.stderr.splitlines()
     assert sentence.startswith("perdure: the store has schema 999")

@@ -143,7 +143,7 @@ def test_a_commit_that_nobody_waits_for_any_more_is_whole_or_not_at_all(one: One
 
     def hold() -> bool:
         begun.set()
-        let_go.wait(5)
+        let_go.wait(90)
         return False
 
     async def story() -> None:

@@ -26,7 +26,7 @@ from duraton.client.webhooks import (  # type: ignore[import-not-found]
     SourcePatch,
 )
 
-PATIENCE_SECONDS = 30
+PATIENCE_SECONDS = 90
 
 
 class Receiver:

@@ -31,7 +31,7 @@ def race(server: ServerProcess, *requests: tuple[str, str, dict[str, Any]]) -> l
 
     async def send(method: str, path: str, body: dict[str, Any]) -> httpx.Response:
         async with httpx.AsyncClient(
-            base_url=f"{server.url}/api", headers=HEADERS, timeout=30, trust_env=False
+            base_url=f"{server.url}/api", headers=HEADERS, timeout=90, trust_env=False
         ) as client:
             return await client.request(method, path, json=body)
 

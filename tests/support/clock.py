@@ -53,4 +53,4 @@ class FakeClock:
             for sleeper in self._sleepers:
                 if not sleeper.done():
                     sleeper.set_result(None)
-            await asyncio.wait_for(asleep_again, 10)
+            await asyncio.wait_for(asleep_again, 90)

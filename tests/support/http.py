@@ -25,7 +25,7 @@ from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
 from tests.support.tables import every_row
 
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 90
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
 
 CONTROL_VERSION = "X-Durable-Workflow-Control-Plane-Version"

@@ -49,8 +49,8 @@ ACCOUNTS: Final = ("postgres", "nobody")
 # the server is down, and a client that tries again and again never connects to itself.
 PORTS: Final = range(10_240, 32_768)
 PORT_TRIES: Final = 100
-READY_TIMEOUT: Final = 60.0
-STOP_TIMEOUT: Final = 30.0
+READY_TIMEOUT: Final = 120.0
+STOP_TIMEOUT: Final = 90.0
 POLL_INTERVAL: Final = 0.02
 STATEMENT_TIMEOUT: Final = 60.0
 SOCKET_PATH_MAX: Final = 107

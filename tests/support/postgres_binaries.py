@@ -77,4 +77,4 @@ def _number_in(folder: Path) -> tuple[int, ...]:
 
 
 def _output_of(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=90, check=True).stdout

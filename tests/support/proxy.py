@@ -30,7 +30,7 @@ from tests.support.pgwire import (
     words_of,
 )
 
-WAIT_TIMEOUT = 30.0
+WAIT_TIMEOUT = 90.0
 
 
 class Action(Enum):

@@ -15,8 +15,8 @@ from typing import Any, Self
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LINE_TIMEOUT = 60.0
-STOP_TIMEOUT = 30.0
+LINE_TIMEOUT = 180.0
+STOP_TIMEOUT = 60.0
 
 
 def python_of(release: str) -> Path:

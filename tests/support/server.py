@@ -12,8 +12,8 @@ from threading import Thread
 from types import TracebackType
 from typing import IO, Self
 
-READY_TIMEOUT = 30.0
-STOP_TIMEOUT = 20.0
+READY_TIMEOUT = 120.0
+STOP_TIMEOUT = 90.0
 LISTENING = "perdure listening on "
 STORES = ("sqlite", "postgres")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.pooler import Pooler
 
-BOUND = 30.0
+BOUND = 90.0
 
 
 @pytest.fixture

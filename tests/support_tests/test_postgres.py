@@ -23,7 +23,7 @@ from tests.support.postgres_binaries import (
 )
 
 ROOT = Path(__file__).parents[2]
-GONE_TIMEOUT = 30
+GONE_TIMEOUT = 90
 
 ABANDONED = """
 import signal

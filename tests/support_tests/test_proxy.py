@@ -15,7 +15,7 @@ LOST = (
     *(asyncpg.AdminShutdownError, asyncpg.InternalClientError),
 )
 """What asyncpg raises for a connection that is gone."""
-BOUND = 30.0
+BOUND = 90.0
 
 
 @pytest.fixture

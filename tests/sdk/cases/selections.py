@@ -1,19 +1,25 @@
 """Selections: the first of several operations."""
 
 from tests.sdk.cases.registry import case
+from tests.sdk.programs.beacons import beacon
 from tests.sdk.stage import Stage
 
 
 @case("select-activity-wins", "hurry")
 async def select_activity_wins(stage: Stage) -> None:
-    run = await stage.start("hurry", 0.0, 5)
+    light = stage.new_id()
+    beacon(light).set()
+    run = await stage.start("hurry", light, 10)
 
     assert await run.result() == {"winner": "work", "value": "done", "late": None, "after": "after"}
 
 
 @case("select-timer-wins", "hurry")
 async def select_timer_wins(stage: Stage) -> None:
-    run = await stage.start("hurry", 2.5, 1)
+    light = stage.new_id()
+    run = await stage.start("hurry", light, 1)
+    await run.event("TimerFired")
+    beacon(light).set()
 
     assert await run.result() == {
         "winner": "alarm",
@@ -76,11 +82,14 @@ async def select_condition_times_out(stage: Stage) -> None:
     assert await run.result() == {"winner": "answer", "value": False, "after": "after"}
 
 
-@case("select-group", "teams", "sleeper")
+@case("select-group", "teams", "approval")
 async def select_group(stage: Stage) -> None:
     run = await stage.start("teams")
+    await run.event("ActivityCompleted", times=2)
+    await (await run.child()).signal("approve", "ada")
 
-    assert await run.result() == {"winner": "team", "value": ["a", "b"], "child": 1}
+    told = {"winner": "team", "value": ["a", "b"], "child": {"approved_by": "ada"}}
+    assert await run.result() == told
 
 
 @case("select-then-parallel", "select-then-list")

@@ -58,7 +58,7 @@ async def wait_gate_early_signals(stage: Stage) -> None:
 
 @case("wait-watchdog", "watchdog", worker=False)
 async def wait_watchdog(stage: Stage) -> None:
-    run = await stage.start("watchdog")
+    run = await stage.start("watchdog", 2)
     await run.signal("beat")
     await run.signal("beat")
 

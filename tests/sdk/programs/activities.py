@@ -49,6 +49,13 @@ async def wait_for_light(name: str) -> None:
     await beacon(name).wait()
 
 
+@activity.defn(name="echo-after-light")
+async def echo_after_light(value: Any, name: str) -> Any:
+    """The same, with an answer."""
+    await beacon(name).wait()
+    return value
+
+
 @activity.defn(name="where-am-i")
 def where_am_i() -> str:
     """The queue whose worker runs this."""
@@ -96,7 +103,7 @@ async def beat(beats: int, pause: float, silent_attempts: int) -> int:
     context = activity.context()
     if context.info.attempt_number <= silent_attempts:
         await context.heartbeat({"done": 0})
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(4.0)
         return -1
     for done in range(1, beats + 1):
         await context.heartbeat({"done": done, "of": beats})
@@ -142,6 +149,7 @@ ACTIVITIES = (
     echo,
     echo_slowly,
     wait_for_light,
+    echo_after_light,
     where_am_i,
     count_calls,
     flaky,

@@ -70,7 +70,7 @@ class Overtime:
             "stall",
             [1, 2.6],
             start_to_close_timeout=2,
-            retry_policy=ActivityRetryPolicy(max_attempts=9, backoff_seconds=[0]),
+            retry_policy=ActivityRetryPolicy(max_attempts=90, backoff_seconds=[0]),
         )
         yield ctx.sleep(1)
         return value

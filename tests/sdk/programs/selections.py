@@ -12,10 +12,10 @@ from tests.sdk.programs.steps import Context, Steps
 class Hurry:
     """An activity against a timer; the loser is awaited."""
 
-    def run(self, ctx: Context, seconds: float, patience: int) -> Steps:
+    def run(self, ctx: Context, light: str, patience: int) -> Steps:
         first = yield ctx.select(
             {
-                "work": ctx.schedule_activity("echo-slowly", ["done", seconds]),
+                "work": ctx.schedule_activity("echo-after-light", ["done", light]),
                 "alarm": ctx.sleep(patience),
             }
         )
@@ -111,7 +111,7 @@ class Expiring:
 
 @workflow.defn(name="teams")
 class Teams:
-    """A list against a child: a list wins when its last member is done."""
+    """A list against a child that waits: a list wins when its last member is done."""
 
     def run(self, ctx: Context) -> Steps:
         first = yield ctx.select(
@@ -120,7 +120,7 @@ class Teams:
                     ctx.schedule_activity("echo-slowly", ["a", 0.2]),
                     ctx.schedule_activity("echo", ["b"]),
                 ],
-                "child": ctx.start_child_workflow("sleeper", [[5]]),
+                "child": ctx.start_child_workflow("approval", []),
             }
         )
         child = yield first.handles["child"]
@@ -132,7 +132,7 @@ class SelectThenList:
     """A list after a selection: the SDK guesses its numbers wrong, the server corrects them."""
 
     def run(self, ctx: Context) -> Steps:
-        first = yield ctx.select([ctx.schedule_activity("echo", ["quick"]), ctx.sleep(5)])
+        first = yield ctx.select([ctx.schedule_activity("echo", ["quick"]), ctx.sleep(10)])
         listed = yield [
             ctx.schedule_activity("echo-slowly", ["x", 0.2]),
             ctx.schedule_activity("echo", ["y"]),

@@ -63,7 +63,7 @@ class Gate:
 
 @workflow.defn(name="watchdog")
 class Watchdog:
-    """Every beat restarts the watch; two silences end it."""
+    """Every beat restarts the watch; two silences end it. What must come is waited for longer."""
 
     def __init__(self) -> None:
         self.alive = False
@@ -72,10 +72,11 @@ class Watchdog:
     def beat(self) -> None:
         self.alive = True
 
-    def run(self, ctx: Context) -> Steps:
+    def run(self, ctx: Context, expected: int) -> Steps:
         beats = silences = 0
         while silences < 2:
-            heard = yield ctx.wait_condition(lambda: self.alive, key="alive", timeout=1)
+            patience = 600 if beats < expected else 1
+            heard = yield ctx.wait_condition(lambda: self.alive, key="alive", timeout=patience)
             self.alive = False
             if heard:
                 beats += 1
@@ -149,7 +150,7 @@ class Notebook:
         self.notes.append(text)
 
     def run(self, ctx: Context) -> Steps:
-        yield ctx.sleep(1)
+        yield ctx.sleep(4)
         yield ctx.schedule_activity("echo", ["after the timer"])
         return list(self.notes)
 
