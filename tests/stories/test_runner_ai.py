@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,11 +55,18 @@ async def running(app: App, server: ServerProcess, transport: str) -> AsyncItera
     async with (
         TRANSPORTS[transport](app, server.url),
         Client(engine_url=server.url, app=app.name) as client,
-        asyncio.timeout(LIMIT_SECONDS),
     ):
         for each in app:
             await client.until_known(each.name)
         yield client
+
+
+def play(story: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await story()
+
+    uvloop.run(main())
 
 
 def used(text: str) -> Usage:
@@ -150,7 +157,7 @@ def test_model_calls_are_counted_and_kept_within_their_limits(
             assert [(s.name, s.avg, s.count) for s in shown.scores] == [("match", 0.5, 2)]
             assert (await client.datasets.eval_set(shown.id)).label == "one"
 
-    uvloop.run(story())
+    play(story)
 
 
 def test_a_budget_holds_over_all_nodes(server: ServerProcess) -> None:
@@ -180,8 +187,9 @@ def test_a_budget_holds_over_all_nodes(server: ServerProcess) -> None:
                     run = await client.run(run_id)
                     if run.is_finished or run.paused_by is not None:
                         del open_runs[run_id]
+                await asyncio.sleep(0.02)
             assert called == limit
             spend = await client.spend(workflow="dig")
             assert (spend["tokens"], spend["calls"]) == (limit, limit)
 
-    uvloop.run(story())
+    play(story)

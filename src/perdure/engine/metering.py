@@ -91,15 +91,22 @@ class AskMeters(Operation):
         _wait(world, run, budget, log, turn)
 
 
+def has_means(world: World, run: Run) -> bool:
+    """Whether something is left of the budget of a run, whose log is loaded."""
+    meters, now = meters_of(run), world.moment.now
+    budget = None if meters is None or meters.is_waived else meters.budget
+    return budget is None or free_at(_find(world, run, budget, "budget"), budget, now) == now
+
+
 def may_spend(world: World, run: Run) -> bool:
-    """Whether the budget of a run, whose log is loaded, lets a pass go now."""
+    """Whether the budget of a run lets a pass go now; if so, that is counted."""
     meters = meters_of(run)
     budget = None if meters is None or meters.is_waived else meters.budget
     if budget is None:
         return True
-    log = _find(world, run, budget, "budget")
-    if free_at(log, budget, world.moment.now) != world.moment.now:
+    if not has_means(world, run):
         return False
+    log = _find(world, run, budget, "budget")
     _put(world, run.namespace, budget, structs.replace(log, passes=log.passes + 1))
     _call_if_due(world, run.namespace, budget.key)
     return True

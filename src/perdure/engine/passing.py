@@ -9,7 +9,7 @@ from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import task_name
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
-from perdure.engine.metering import ask_again, may_spend, meter_keys
+from perdure.engine.metering import ask_again, has_means, meter_keys
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
 from perdure.store.interface import LeasedTask, QueueKey, ReadyTask, RecordKey, Store, shared
@@ -152,7 +152,8 @@ class ClaimTasks(Operation):
             poller = self._matcher.reserve(self._key, name, holder)
             if poller is None:
                 unserved.add(name)
-            elif not may_spend(world, run):
+            elif not has_means(world, run):
+                # Only looked at: who claims holds rows, and shall wait for nobody.
                 self._matcher.restore(poller)
                 ask_again(world, run)
             else:
