@@ -193,6 +193,7 @@ def test_who_is_paused_goes_on_after_a_restart(wire: Wire) -> None:
     run_id = start(wire, "write")
     use(runner, "a", 100)
     settled(wire, run_id, "paused")
+    runner.vanish()
     wire.restart()
     runner = a_runner(wire, workflow("write", budget=BUDGET))
     assert show(wire, run_id)["pausedBy"]["reason"] == "budget"
