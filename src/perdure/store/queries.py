@@ -1,10 +1,14 @@
 """Named SQL: files of `-- name:` blocks, loaded once."""
 
+from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from types import MappingProxyType
 
 
-def load_queries(package: str) -> dict[str, str]:
+@cache
+def load_queries(package: str) -> Mapping[str, str]:
     """Every named query of a store's `sql` folder."""
     queries: dict[str, str] = {}
     for file in _sql_files(package, "sql"):
@@ -13,7 +17,7 @@ def load_queries(package: str) -> dict[str, str]:
             body = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
             assert name.strip() not in queries, f"query {name.strip()} is defined twice"
             queries[name.strip()] = body.strip().rstrip(";")
-    return queries
+    return MappingProxyType(queries)
 
 
 def load_migrations(package: str) -> list[tuple[int, str]]:
