@@ -9,6 +9,7 @@ import pytest
 from perdure.core.run.state import Run
 from perdure.store.interface import Changes, Conflict, QueueKey, Unavailable
 from perdure.store.postgres import line
+from perdure.store.postgres.errors import Lost
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import NOW, a_run, leased, with_activity, with_events
 from tests.store.nodes import commit, load, nodes, nothing_written, session
@@ -363,3 +364,82 @@ def test_a_table_that_somebody_locks_is_a_lost_race(
             await commit(store, a_run())
 
     asyncio.run(story())
+
+
+def test_a_statement_goes_to_its_end_when_its_caller_is_cancelled(migrated_url: str) -> None:
+    """The driver would open another connection to have it cancelled, at a bad moment or none."""
+    slowly = (
+        "with late as (select pg_sleep(0.1)) "
+        "insert into perdure.node (node_id, epoch, seen_at) select 'late', 1, 1 from late"
+    )
+
+    async def story() -> None:
+        own = line.Line(migrated_url, pooled=False, session=line.SESSION)
+        async with session(migrated_url) as witness:
+            (before,) = await own.ask("select pg_backend_pid() as pid")
+            asking = asyncio.ensure_future(own.ask(slowly))
+            await until_asked(witness, before["pid"])
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert await witness.fetchval("select count(*) from perdure.node where epoch = 1") == 1
+            (after,) = await own.ask("select pg_backend_pid() as pid")
+            assert after == before
+        await own.close()
+
+    asyncio.run(story())
+
+
+def test_a_statement_without_an_end_is_left_when_its_caller_is_cancelled(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(line, "_GRACE_SECONDS", 0.05)
+
+    async def story() -> None:
+        own = line.Line(migrated_url, pooled=False, session=line.SESSION)
+        async with session(migrated_url) as witness:
+            (before,) = await own.ask("select pg_backend_pid() as pid")
+            asking = asyncio.ensure_future(own.ask("select pg_sleep(600)"))
+            await until_asked(witness, before["pid"])
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert not own.is_open
+            (after,) = await own.ask("select pg_backend_pid() as pid")
+            assert after != before
+        await own.close()
+
+    asyncio.run(story())
+
+
+def test_who_is_about_to_connect_when_a_line_is_closed_leaves_nothing_behind(
+    migrated_url: str,
+) -> None:
+    async def story() -> None:
+        own = line.Line(migrated_url, pooled=False, session={"application_name": "latecomer"})
+        connecting = asyncio.ensure_future(own.connect())
+        await asyncio.sleep(0)
+        await own.close()
+        with pytest.raises(Lost):
+            await connecting
+        assert not own.is_open
+        with pytest.raises(Unavailable):
+            await own.ask_patiently("select 1")
+        async with session(migrated_url) as witness:
+            latecomers = (
+                "select count(*) from pg_stat_activity where application_name = 'latecomer'"
+            )
+            while await witness.fetchval(latecomers):  # noqa: ASYNC110 (nobody would tell us)
+                await asyncio.sleep(0)
+
+    asyncio.run(story())
+
+
+async def until_asked(witness: line.Connection, pid: int) -> None:
+    """Wait until a session is at work on something that sleeps."""
+    at_work = (
+        "select count(*) from pg_stat_activity "
+        "where pid = $1 and state = 'active' and query like '%pg_sleep%'"
+    )
+    while not await witness.fetchval(at_work, pid):  # noqa: ASYNC110 (nobody would tell us)
+        await asyncio.sleep(0)

@@ -1,8 +1,8 @@
 """One connection to PostgreSQL that comes back when it is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -16,6 +16,8 @@ PATIENCE_SECONDS = 10.0
 """How long a caller waits for a database that is away before it is told so."""
 STATEMENT_SECONDS = 15.0
 """How long a statement may take before it is given up."""
+_GRACE_SECONDS = 1.0
+"""How long a statement whose caller is cancelled may take to its end."""
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 SESSION = {
@@ -33,6 +35,8 @@ BEAT_SESSION = {
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
 }
+
+T = TypeVar("T")
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -57,6 +61,7 @@ class Line:
         self._session = session
         self._greet = greet
         self._connection: Connection | None = None
+        self._is_closed = False
 
     @property
     def is_open(self) -> bool:
@@ -68,9 +73,11 @@ class Line:
             if not self._connection.is_closed():
                 return self._connection
             self.drop()
+        if self._is_closed:
+            raise Unavailable("storage_unavailable", "the store is closed")
         try:
             # In a task of its own: the driver needs one to measure time, and a caller may be none.
-            self._connection = await asyncio.ensure_future(self._new_connection())
+            connection = await asyncio.ensure_future(self._new_connection())
         except Exception as error:
             raise _no_connection(error) from error
         if self._greet is not None:
@@ -85,10 +92,10 @@ class Line:
             except BaseException:
                 self.drop()
                 raise
-        return self._connection
+        return connection
 
     async def _new_connection(self) -> Connection:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             self._url,
             timeout=CONNECT_SECONDS,
             command_timeout=STATEMENT_SECONDS,
@@ -96,6 +103,12 @@ class Line:
             max_cacheable_statement_size=0,
             server_settings=None if self._pooled else self._session,
         )
+        if self._is_closed:
+            connection.terminate()
+            raise Lost("the store is closed")
+        # Here, and not where it is waited for: who waits may be cancelled at this very moment.
+        self._connection = connection
+        return connection
 
     async def connect_patiently(self) -> None:
         """Connect, for as long as a caller may wait."""
@@ -117,16 +130,39 @@ class Line:
         """One statement. Raises `Lost` when the connection broke meanwhile."""
         connection = await self.connect()
         try:
-            if self._pooled and not connection.is_in_transaction():
-                async with connection.transaction():
-                    return await connection.fetch(sql, *map(stored, values))
-            return await connection.fetch(sql, *map(stored, values))
+            return await self._undisturbed(self._fetch(connection, sql, values))
         except Exception as error:
             if is_lost(error):
                 self.drop()
                 raise Lost(str(error)) from error
             if isinstance(error, asyncpg.PostgresError):
                 raise translated(error) from error
+            raise
+
+    async def _fetch(
+        self, connection: Connection, sql: str, values: tuple[Any, ...]
+    ) -> list[asyncpg.Record]:
+        if self._pooled and not connection.is_in_transaction():
+            async with connection.transaction():
+                return await connection.fetch(sql, *map(stored, values))
+        return await connection.fetch(sql, *map(stored, values))
+
+    async def _undisturbed(self, talk: Coroutine[Any, Any, T]) -> T:
+        """Let a statement end, also when its caller is cancelled, or hang up.
+
+        The driver would open another connection only to have the statement cancelled; and a loop
+        that is closed while that is under way never ends.
+        """
+        talking = asyncio.ensure_future(talk)
+        try:
+            return await asyncio.shield(talking)
+        except asyncio.CancelledError:
+            talking.add_done_callback(_heard)
+            try:
+                await asyncio.wait({talking}, timeout=_GRACE_SECONDS)
+            finally:
+                if not talking.done():
+                    self.drop()
             raise
 
     async def ask_patiently(self, sql: str, *values: Any) -> list[asyncpg.Record]:
@@ -143,7 +179,7 @@ class Line:
         """A word about the transaction."""
         connection = await self.connect()
         try:
-            await connection.execute(text)
+            await self._undisturbed(connection.execute(text))
         except Exception as error:
             if is_lost(error):
                 self.drop()
@@ -162,7 +198,13 @@ class Line:
         if connection is not None and not connection.is_closed():
             connection.terminate()
 
+    def reopen(self) -> None:
+        """Connections may be made again."""
+        self._is_closed = False
+
     async def close(self) -> None:
+        """Hang up. Whoever still asks, or is about to connect, is refused."""
+        self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
             return
@@ -170,6 +212,12 @@ class Line:
             await connection.close(timeout=2)
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             connection.terminate()
+
+
+def _heard(talking: "asyncio.Future[Any]") -> None:
+    """Nobody is left who would want to know how it ended."""
+    if not talking.cancelled():
+        talking.exception()
 
 
 def _no_connection(error: Exception) -> Exception:

@@ -100,6 +100,8 @@ class PostgresStore:
                     raise _went_away(error) from error
 
     async def _open(self) -> None:
+        for line in (self._lane, *self._reader_lines):
+            line.reopen()
         await self._migrate()
         async with self._builder() as connection:
             await require_finished(connection)
