@@ -29,7 +29,10 @@ TASKS: dict[str, tuple[int, str]] = {
     "protocols/durablex/explaining.py": (1, "the question ends with the stream of its client"),
     "protocols/durablex/streaming.py": (1, "a wait for news; cancelled when its look is over"),
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
-    "store/postgres/line.py": (1, "connecting; awaited at once"),
+    "store/postgres/line.py": (
+        2,
+        "connecting, and a statement; awaited at once, and behind a cancellation for a second",
+    ),
     "dispatch/delivering.py": (1, "one per try of a webhook; in a TaskGroup"),
     "dispatch/inferring.py": (1, "one per try of a model call; in a TaskGroup"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
