@@ -23,7 +23,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.activity import LEASE_MAX, Reported, backoff
 from perdure.core.run.state import RetryPolicy, Run, TaskState
-from perdure.engine.activity_tasks import AttemptRef
+from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from tests.support.clock import START
 from tests.support.commands import RESULT, activity, complete_run, retries
 from tests.support.story import Story, lease_of, ref_of
@@ -519,6 +519,36 @@ def test_renewing_is_no_sign_of_progress(story: Story, run: Run) -> None:
     story.later(seconds=10)
 
     assert story.last(run)["timeout_kind"] == "heartbeat"
+
+
+# Leases that nobody saw --------------------------------------------------------------------------
+
+
+def test_a_lease_that_nobody_saw_is_no_attempt(story: Story, run: Run) -> None:
+    story.work(run, activity(retry=retries(2)))
+    story.lease_activity(run, 1, "w1")
+    unseen = ref_of(run, 1)
+    story.decide(ReleaseActivity(unseen, was_seen=False))
+    assert (story.activity(run, 1).attempt, story.activity(run, 1).state) == (0, TaskState.READY)
+
+    leased = story.lease_activity(run, 1, "w1")
+
+    assert story.last(run)["attempt_number"] == leased.attempt == 1
+    with story.refused(StaleAttempt):
+        story.complete_activity(run, 1, ref=unseen)
+    story.fail_activity(run, 1)
+    assert story.last(run, "ActivityRetryScheduled")["retry_after_attempt"] == 1
+    story.lease_activity(run, 1, "w1")
+    story.fail_activity(run, 1)
+    assert story.last(run, "ActivityFailed")["attempt_number"] == 2
+
+
+def test_a_lease_that_somebody_may_have_seen_is_an_attempt(story: Story, run: Run) -> None:
+    story.work(run, activity())
+    story.lease_activity(run, 1, "w1")
+    story.decide(ReleaseActivity(ref_of(run, 1), was_seen=True))
+
+    assert story.lease_activity(run, 1, "w1").attempt == 2
 
 
 # Heartbeats -------------------------------------------------------------------------------------

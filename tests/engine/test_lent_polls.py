@@ -286,11 +286,32 @@ def test_a_poll_that_has_left_when_its_task_arrives_refuses_it(
         assert borrower(one).count == 1, "it does not know better"
 
         run_id = await one.start()
-        await two.until(lambda: bool(lender(two)._refused) or len(way.held) > 1)
+        await two.until(lambda: any(telling.refused for telling in way.sent))
         way.let_go()
         task = await one.take()
         assert (task.run_id, task.attempt) == (run_id, 2)
         assert borrower(one).count == 0
+
+    play(migrated_url, story, near=near)
+
+
+@any_distance
+def test_a_lease_that_is_refused_uses_up_no_attempt(migrated_url: str, *, near: bool) -> None:
+    async def story(one: Node, two: Node) -> None:
+        await one.start()
+        task = await one.take()
+        poll = await lent(one, two, "p1", "activity")
+        way = Way(two)
+        way.holds = (Telling,)
+        poll.cancel()
+        await asyncio.wait({poll})
+        await two.idle()
+        await one.play(completion(task, an_activity()))
+        await two.until(lambda: any(telling.refused for telling in way.sent))
+        way.let_go()
+        attempt = await one.take_activity()
+        assert (attempt.attempt, attempt.lease_number) == (1, 2)
+        await one.play(result(attempt))
 
     play(migrated_url, story, near=near)
 

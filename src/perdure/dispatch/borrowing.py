@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -70,11 +71,18 @@ class BorrowedPoller:
         self._hand_over(self, run, place)
 
 
+class TakingBack(NamedTuple):
+    """What ends one lease and no other."""
+
+    if_refused: Operation
+    if_silent: Operation
+
+
 class _UnderWay(Struct):
     """A hand-over of which nothing was heard yet."""
 
     poller: BorrowedPoller
-    taking_back: Operation
+    taking_back: TakingBack
     ticks: int = 0
 
 
@@ -109,7 +117,7 @@ class Borrower:
         for number in telling.taken:
             self._under_way.pop(number, None)
         for number in telling.refused:
-            self._take_back(number)
+            self._take_back(number, is_refused=True)
         if telling.number <= self._heard.get(telling.sender, 0):
             # A later one was heard before.
             return
@@ -245,20 +253,22 @@ class Borrower:
         if self._under_way:
             self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self.tick)
 
-    def _take_back(self, number: int) -> None:
+    def _take_back(self, number: int, *, is_refused: bool = False) -> None:
         each = self._under_way.pop(number, None)
         if each is not None:
-            self._engine.send(each.taking_back)
+            refused, silent = each.taking_back
+            self._engine.send(refused if is_refused else silent)
 
 
-def _lease_of(run: Run, place: int, owner: str) -> tuple[int, Operation]:
-    """The attempt that was leased, and what ends this lease and no other."""
+def _lease_of(run: Run, place: int, owner: str) -> tuple[int, TakingBack]:
+    """The number of the lease, and what ends it."""
     if place == WORKFLOW_TASK:
         task = run.task
         assert task is not None
-        return task.attempt, ReleaseWorkflowTask(
+        release = ReleaseWorkflowTask(
             run.run_id, number=task.number, owner=owner, attempt=task.attempt
         )
+        return task.attempt, TakingBack(release, release)
     activity = run.operations[place]
     assert isinstance(activity, Activity)
     ref = AttemptRef(
@@ -268,4 +278,7 @@ def _lease_of(run: Run, place: int, owner: str) -> tuple[int, Operation]:
         attempt_id=activity.attempt_id,
         owner=owner,
     )
-    return activity.attempt, ReleaseActivity(ref)
+    # A node that says nothing may have delivered it.
+    return activity.lease_number, TakingBack(
+        ReleaseActivity(ref, was_seen=False), ReleaseActivity(ref, was_seen=True)
+    )

@@ -79,6 +79,7 @@ class ActivityDelivery(Struct, frozen=True, kw_only=True):
     execution_id: str
     attempt_id: str
     attempt: int
+    lease_number: int
     activity_type: str
     queue: str
     owner: str
@@ -177,6 +178,7 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
         execution_id=activity.execution_id,
         attempt_id=activity.attempt_id,
         attempt=activity.attempt,
+        lease_number=activity.lease_number,
         activity_type=activity.activity_type,
         queue=activity.queue,
         owner=lease.owner,
@@ -202,7 +204,7 @@ class Claim(NamedTuple):
 def claim_of(delivery: Delivery) -> Claim:
     if isinstance(delivery, WorkflowDelivery | ValidationDelivery):
         return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
-    return Claim(delivery.run_id, delivery.sequence, delivery.attempt, delivery.owner)
+    return Claim(delivery.run_id, delivery.sequence, delivery.lease_number, delivery.owner)
 
 
 def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
@@ -216,7 +218,7 @@ def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
     activity = run.operations.get(claim.place)
     if not isinstance(activity, Activity) or activity.lease is None:
         return None
-    held = (activity.attempt, activity.lease.owner) == (claim.number, claim.owner)
+    held = (activity.lease_number, activity.lease.owner) == (claim.number, claim.owner)
     return deliver_activity(run, activity) if held else None
 
 

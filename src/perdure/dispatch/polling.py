@@ -248,7 +248,8 @@ class Polling:
                 )
             )
         else:
-            self._engine.send(ReleaseActivity(_attempt(poller.key.namespace, delivery)))
+            attempt = _attempt(poller.key.namespace, delivery)
+            self._engine.send(ReleaseActivity(attempt, was_seen=False))
 
     def look(self, key: QueueKey) -> None:
         """Have ready tasks of a queue looked for."""

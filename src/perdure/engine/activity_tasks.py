@@ -15,6 +15,7 @@ from perdure.core.run.activity import (
     redeliver_activity,
     renew_activity,
     require_attempt,
+    return_activity,
     standing,
 )
 from perdure.core.run.deadline import activity_deadlines
@@ -219,8 +220,13 @@ class AskActivity(AttemptOperation):
 class ReleaseActivity(AttemptOperation):
     """The poll that was to receive this lease is gone: nobody works on it."""
 
-    __slots__ = ()
+    __slots__ = ("_was_seen",)
     name = "release_activity"
+
+    def __init__(self, ref: AttemptRef, *, was_seen: bool) -> None:
+        super().__init__(ref)
+        # Whether a worker may have begun all the same.
+        self._was_seen = was_seen
 
     def decide(self, world: World) -> None:
         run = world.runs.get(self._ref.run_id)
@@ -232,7 +238,8 @@ class ReleaseActivity(AttemptOperation):
             return
         if (lease.owner, activity.attempt_id) != (self._ref.owner, self._ref.attempt_id):
             return
-        redeliver_activity(run, world.moment, activity)
+        give_up = redeliver_activity if self._was_seen else return_activity
+        give_up(run, world.moment, activity)
         world.changed(run)
 
 

@@ -82,7 +82,7 @@ class Granting:
                 timeout=self.activity_timeout,
                 poll_id=poller.poll_id,
             )
-            attempt = activity.attempt
+            attempt = activity.lease_number
         world.grants.append(Grant(poller, run, place, attempt))
         world.changed(run)
 
@@ -102,7 +102,7 @@ def still_holds(grant: Grant) -> bool:
     activity = grant.run.operations.get(grant.place)
     if not isinstance(activity, Activity) or activity.lease is None:
         return False
-    return activity.attempt == grant.attempt
+    return activity.lease_number == grant.attempt
 
 
 def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:

@@ -102,7 +102,7 @@ class SessionOperation(Operation):
         activity = run.operations.get(seat.sequence)
         if not isinstance(activity, Activity) or activity.lease is None:
             return False
-        return activity.attempt == seat.attempt
+        return activity.lease_number == seat.attempt
 
     def keep(self, world: World, session: Session) -> None:
         holder = world.find_worker(self._namespace, session.owner)
@@ -392,7 +392,7 @@ class ClaimSessionTasks(SessionOperation):
             if not self._crew.take(poller):
                 continue
             self._granting.grant(world, run, activity.sequence, poller)
-            session.seats.append(Seat(run.run_id, activity.sequence, activity.attempt))
+            session.seats.append(Seat(run.run_id, activity.sequence, activity.lease_number))
             self.keep(world, session)
             return None
         session_now = self.find(world, terms.session_id)

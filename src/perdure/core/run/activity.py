@@ -247,6 +247,13 @@ def redeliver_activity(run: Run, moment: Moment, activity: Activity) -> None:
     _make_available(run, activity, moment.now, moment.now)
 
 
+def return_activity(run: Run, moment: Moment, activity: Activity) -> None:
+    """No worker ever saw the lease: the attempt has not begun, and uses up no policy."""
+    activity.attempt -= 1
+    activity.undelivered += 1
+    redeliver_activity(run, moment, activity)
+
+
 def heartbeat_activity(
     run: Run, moment: Moment, activity: Activity, *, timeout: int, progress: bytes | None
 ) -> None:

@@ -144,15 +144,22 @@ class Activity(Step, kw_only=True, tag="activity"):
     session: SessionTerms | None = None
     # The code waits until whoever runs it has stopped; there is no further attempt.
     cancel_requested: bool = False
+    # Leases that came back unseen. They are no attempts, but nobody may have one of them again.
+    undelivered: int = 0
 
     @property
     def identity(self) -> str:
         return self.execution_id
 
     @property
+    def lease_number(self) -> int:
+        """Tells every lease from every other."""
+        return self.attempt + self.undelivered
+
+    @property
     def attempt_id(self) -> str:
         """Names one try; the number at its end tells an old try from a foreign one."""
-        return f"{self.execution_id.upper()}-{self.attempt}"
+        return f"{self.execution_id.upper()}-{self.lease_number}"
 
 
 class LocalActivity(Step, kw_only=True, tag="local"):

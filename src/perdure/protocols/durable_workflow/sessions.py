@@ -184,7 +184,7 @@ class SessionPlane:
             run = await self._engine.store.read_run(seat.run_id)
             activity = None if run is None else run.operations.get(seat.sequence)
             if isinstance(activity, Activity) and activity.lease is not None:
-                running += activity.attempt == seat.attempt
+                running += activity.lease_number == seat.attempt
         return self._view(namespace, session, running)
 
     def _view(self, namespace: str, session: Session, running: int) -> dict[str, Any]:
