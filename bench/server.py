@@ -113,7 +113,7 @@ async def serving(store: Store, *, processes: int | None = None) -> AsyncIterato
         )
     try:
         async with asyncio.timeout(READY_TIMEOUT):
-            host, port = await _listening_address(process)
+            host, port = await listening_address(process)
             await _answer_ready(host, port)
     except (TimeoutError, EOFError) as error:
         await _kill(process)
@@ -150,7 +150,8 @@ def _environment() -> dict[str, str]:
     return {**kept, "DW_AUTH_DRIVER": "none", "PYTHONUNBUFFERED": "1"}
 
 
-async def _listening_address(process: asyncio.subprocess.Process) -> tuple[str, int]:
+async def listening_address(process: asyncio.subprocess.Process) -> tuple[str, int]:
+    """Where a server says that it listens."""
     assert process.stdout is not None
     async for line in process.stdout:
         if found := LISTENING.search(line):

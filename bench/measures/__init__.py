@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from bench.measures import (
+    bare,
     fan_out,
     footprint,
     hints,
@@ -39,6 +40,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "o": push_waiting.measure_wake,
     "p": push_events.measure_fan_out,
     "q": push_waiting.measure_long_run,
+    "z": bare.measure,
 }
 
 NODE_MEASURES: Final[Mapping[str, Measure]] = {
