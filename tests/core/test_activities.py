@@ -22,7 +22,9 @@ from perdure.core.rejection import (
     TaskNotFound,
 )
 from perdure.core.run.activity import LEASE_MAX, Reported, backoff
-from perdure.core.run.state import RetryPolicy, Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import RetryPolicy
+from perdure.core.run.state import Run
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from tests.support.clock import START
 from tests.support.commands import RESULT, activity, complete_run, retries

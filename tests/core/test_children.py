@@ -4,7 +4,9 @@ import msgspec
 import pytest
 
 from perdure.core.limits import SECOND
-from perdure.core.run.state import Child, Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Child
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from tests.support.commands import (
     ARGUMENTS,

@@ -7,7 +7,8 @@ import pytest
 
 from perdure.core.limits import SECOND
 from perdure.core.rejection import RunNotActive
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.engine.passing import FireDue
 from tests.support.clock import START

@@ -8,7 +8,8 @@ import pytest
 
 from perdure.core.rejection import InvalidCommands
 from perdure.core.run.command import Authored, Command
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import Run
 from tests.support.commands import (
     activity,
     child,

@@ -10,11 +10,13 @@ from perdure.core.payload import decode
 from perdure.core.rejection import InvalidCommands, RunNotActive, StructuralLimitExceeded
 from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Command
+from perdure.core.run.inbox import MESSAGE_SIGNAL
 from perdure.core.run.message import show_waiting_signals
 from perdure.core.run.message_stream import Consumption
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import RetryPolicy
 from perdure.core.run.redrive import read_prefix, redrive
-from perdure.core.run.state import MESSAGE_SIGNAL, RetryPolicy, Run
+from perdure.core.run.state import Run
 from perdure.engine.message_streams import AppendMessage, MessageTaken
 from perdure.engine.workflow_tasks import CompleteWorkflowTask
 from perdure.identity import IdSource

@@ -24,7 +24,8 @@ from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Authored, Cleanup, Command, PrepareLocalActivity
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
 from perdure.core.run.local_attempt import Outcome
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
 from perdure.engine.preparing import (

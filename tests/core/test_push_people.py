@@ -19,8 +19,9 @@ from perdure.core.push.step import let_steps_go, push_of
 from perdure.core.rejection import ApprovalNotPending, TooManyScores
 from perdure.core.run.cause import next_cause
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import Spent
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.identity import IdSource
 

@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from perdure.core.run.command import Authored
-from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from tests.support.commands import (
     Member,

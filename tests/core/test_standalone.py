@@ -6,8 +6,9 @@ from perdure.core import limits
 from perdure.core.run.activity import Reported, complete_activity, fail_activity, lease_activity
 from perdure.core.run.cause import next_cause
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity, RetryPolicy
 from perdure.core.run.standalone import ActivityRequest, start_standalone
-from perdure.core.run.state import Activity, RetryPolicy, Run
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.identity import IdSource
 

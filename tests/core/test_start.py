@@ -8,7 +8,8 @@ import pytest
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame, decode
 from perdure.core.rejection import DuplicateNotAllowed
-from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
 from tests.support.commands import ARGUMENTS, complete_run

@@ -17,7 +17,8 @@ from perdure.core.rejection import (
 from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Command, CompleteUpdate, FailUpdate
 from perdure.core.run.completion import WAITING_FOR_HISTORY
-from perdure.core.run.state import Run, TaskKind, Update
+from perdure.core.run.inbox import Update
+from perdure.core.run.state import Run, TaskKind
 from perdure.engine.control import CommandTarget
 from perdure.engine.updates import UpdateRun
 from perdure.store.interface import Instance

@@ -16,7 +16,8 @@ from perdure.core.rejection import (
     WorkflowTaskAttemptMismatch,
 )
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
-from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState, parse_task_id, workflow_task_id
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import WORKFLOW_TASK, Run, parse_task_id, workflow_task_id
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
 from tests.support.commands import activity, complete_run, condition, side_effect, timer

@@ -10,8 +10,9 @@ import msgspec
 
 from perdure.core.run.cause import next_cause
 from perdure.core.run.deadline import next_due
-from perdure.core.run.inbox import place_message
-from perdure.core.run.state import ROW_FIELDS, WORKFLOW_TASK, Activity, Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import ROW_FIELDS, WORKFLOW_TASK, Run
 from perdure.store import rows
 from perdure.store.sqlite.store import SqliteStore
 from tests.support.tables import Rows, every_row
@@ -93,7 +94,7 @@ class Disk:
         for run_id, sequence, data in self.ask("select run_id, sequence, data from operation"):
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self.ask("select run_id, position, data from inbox"):
-            place_message(runs[run_id], position, rows.signal_of(data))
+            runs[run_id].place_message(position, rows.signal_of(data))
         return list(runs.values())
 
     def events(self, run_id: str) -> list[bytes]:
@@ -139,7 +140,7 @@ class Snapshot:
         for run_id, sequence, _, _, data in self._tables["operation"]:
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self._tables["inbox"]:
-            place_message(runs[run_id], position, rows.signal_of(data))
+            runs[run_id].place_message(position, rows.signal_of(data))
         return list(runs.values())
 
     def events(self, run_id: str) -> list[bytes]:

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.core.rejection import DuplicateNotAllowed
 from perdure.core.run.command import OpenConditionWait
-from perdure.core.run.state import TaskState
+from perdure.core.run.lease import TaskState
 from perdure.core.run.status import RunStatus
 from perdure.engine.operation import Operation
 from perdure.engine.passing import ClaimTasks

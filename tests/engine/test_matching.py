@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.core.run.state import Activity, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity
 from tests.engine.ending import must_end
 from tests.engine.invariants import check_disk
 from tests.engine.stage import (

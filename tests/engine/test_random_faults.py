@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from perdure.core.run.command import Command, CompleteUpdate, ContinueAsNew, OpenConditionWait
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run, Update
+from perdure.core.run.inbox import Update
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.state import Run
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.engine.control import SignalRun
 from perdure.engine.operation import Operation

@@ -18,7 +18,8 @@ from perdure.core.rejection import (
     TaskNotLeased,
     WorkflowTaskAttemptMismatch,
 )
-from perdure.core.run.state import Activity, ActivityTimeouts, RetryPolicy, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.engine.operation import Operation

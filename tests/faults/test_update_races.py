@@ -14,7 +14,8 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.command import CompleteUpdate, FailUpdate, OpenConditionWait
 from perdure.core.run.completion import TaskReport
-from perdure.core.run.state import WORKFLOW_TASK, Refusal, TaskKind
+from perdure.core.run.inbox import Refusal
+from perdure.core.run.state import WORKFLOW_TASK, TaskKind
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
 from perdure.dispatch.delivery import ValidationDelivery, WorkflowDelivery

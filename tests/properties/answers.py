@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import Authored, Command
-from perdure.core.run.state import RetryPolicy
+from perdure.core.run.operation import RetryPolicy
 from tests.support.commands import (
     Member,
     activity,

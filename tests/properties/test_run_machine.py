@@ -29,20 +29,10 @@ from perdure.core.run.command import (
 )
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
 from perdure.core.run.deadline import next_due
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
-    Activity,
-    Child,
-    ConditionWait,
-    Operation,
-    Run,
-    SignalWait,
-    TaskKind,
-    TaskState,
-    Timer,
-    Update,
-    activity_task_id,
-)
+from perdure.core.run.inbox import Update
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity, Child, ConditionWait, Operation, SignalWait, Timer
+from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind, activity_task_id
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.engine.activity_tasks import AttemptRef
 from tests.properties.answers import batches, outcomes

@@ -10,18 +10,12 @@ from hypothesis import strategies as st
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.history import record
-from perdure.core.run.inbox import place_message
+from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity
+from perdure.core.run.operation import Operation as Step
 from perdure.core.run.start import StartRequest, start_run
-from perdure.core.run.state import (
-    STATE_FIELDS,
-    Activity,
-    Lease,
-    Run,
-    TaskState,
-    WorkflowTask,
-)
-from perdure.core.run.state import Operation as Step
+from perdure.core.run.state import STATE_FIELDS, Run, WorkflowTask
 from perdure.identity import IdSource
 
 NOW = 1_800_000_000_000_000
@@ -165,7 +159,7 @@ def with_parts(
     run.history_count = len(events)
     run.operations = {step.sequence: step for step in steps}
     for position, message in signals.items():
-        place_message(run, position, message)
+        run.place_message(position, message)
     run.unsaved.created = True
     run.unsaved.events = list(events)
     run.unsaved.operations = set(run.operations)

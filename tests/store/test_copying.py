@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import Run, Signal
+from perdure.core.run.inbox import Signal
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.identity import IdSource
 from perdure.store import copying

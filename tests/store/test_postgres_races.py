@@ -6,7 +6,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from perdure.core.run.state import Run, Signal
+from perdure.core.run.inbox import Signal
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.store.interface import (
     Changes,

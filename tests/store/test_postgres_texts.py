@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.run.state import Signal
+from perdure.core.run.inbox import Signal
 from perdure.store.interface import (
     Changes,
     Conflict,

@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import Activity, Run, Signal
+from perdure.core.run.inbox import Signal
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.store.interface import Changes, Conflict, Instance, Receipt, ReceiptKey
 from tests.store.building import (

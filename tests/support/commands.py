@@ -29,8 +29,9 @@ from perdure.core.run.command import (
     UpsertMemo,
     UpsertSearchAttributes,
 )
+from perdure.core.run.operation import ActivityTimeouts, Metadata, RetryPolicy
 from perdure.core.run.reframe import envelope_json
-from perdure.core.run.state import ActivityTimeouts, Metadata, RetryPolicy, Run
+from perdure.core.run.state import Run
 
 ARGUMENTS = envelope_json("wwHioz3/VYAiNwA=")
 RESULT = envelope_json("wwHioz3/VYAiNwQC")

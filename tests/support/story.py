@@ -20,22 +20,14 @@ from perdure.core.run.command import (
     Command,
 )
 from perdure.core.run.completion import TaskReport
-from perdure.core.run.inbox import place_message
+from perdure.core.run.inbox import Refusal
 from perdure.core.run.interruption import Acknowledged, Delivery
+from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity, Child
 from perdure.core.run.outside import Boundary
 from perdure.core.run.start import StartRequest
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
-    Activity,
-    Child,
-    Lease,
-    Refusal,
-    Run,
-    TaskState,
-    Unsaved,
-    WorkflowTask,
-)
+from perdure.core.run.state import WORKFLOW_TASK, Run, Unsaved, WorkflowTask
 from perdure.core.run.task import request_task
 from perdure.core.run.validation import Judged
 from perdure.engine.activity_tasks import (
@@ -247,7 +239,7 @@ class Disk:
         for sequence, data in sorted(self._operations[run_id].items()):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in sorted(self._inbox[run_id].items()):
-            place_message(run, position, rows.signal_of(data))
+            run.place_message(position, rows.signal_of(data))
         run.events = list(self._events[run_id])
         run.events_bytes = sum(map(len, run.events))
         run.arguments = rows.arguments_of(b",".join(run.events))

@@ -17,7 +17,8 @@ from perdure.clock import Clock
 from perdure.core.fleet.contract import takeable
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import BORROWED_POLLS_MAX, HAND_OVER_RUN_BYTES_MAX, NODES_REMEMBERED_MAX
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.dispatch.errands import Courier, HandOver, LentPoll, LentQueue, Telling, pack
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine

@@ -6,12 +6,10 @@ from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.outside import TraceLink
 from perdure.core.run.state import (
     WORKFLOW_TASK,
-    Activity,
-    ActivityTimeouts,
-    RetryPolicy,
     Run,
     TaskKind,
     activity_task_id,

@@ -11,7 +11,8 @@ from typing import Protocol
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
-from perdure.core.run.state import WORKFLOW_TASK, Activity, Run
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
 from perdure.engine.matching import Poller
 from perdure.engine.reply import Reply

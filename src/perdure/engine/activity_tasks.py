@@ -19,8 +19,10 @@ from perdure.core.run.activity import (
     standing,
 )
 from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity
 from perdure.core.run.reframe import envelope_json
-from perdure.core.run.state import Activity, Run, TaskState, activity_task_id, workflow_task_id
+from perdure.core.run.state import Run, activity_task_id, workflow_task_id
 from perdure.engine.operation import Operation
 from perdure.engine.sessions import find_session, renew_session, session_key
 from perdure.engine.world import World

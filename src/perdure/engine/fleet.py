@@ -8,8 +8,9 @@ from perdure.core.fleet.worker import Worker, require_same_definitions
 from perdure.core.limits import DEREGISTRATION_RECEIPT_SECONDS, SECOND, WORKER_FORGOTTEN_AFTER
 from perdure.core.rejection import RegistrationReplaced, WorkerNotFound, WorkerUnknown
 from perdure.core.run.activity import redeliver_activity
+from perdure.core.run.operation import Activity
 from perdure.core.run.settle import settle
-from perdure.core.run.state import WORKFLOW_TASK, Activity
+from perdure.core.run.state import WORKFLOW_TASK
 from perdure.core.run.task import release_task
 from perdure.engine.operation import Operation
 from perdure.engine.world import World

@@ -9,16 +9,10 @@ from perdure.core.fleet.contract import (
 from perdure.core.limits import PASS_LEASE_TIMEOUT, UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
 from perdure.core.run.holding import find_holder, replay_mode
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import Activity
 from perdure.core.run.standalone import fit_arguments
-from perdure.core.run.state import (
-    TASK_KINDS,
-    WORKFLOW_TASK,
-    Activity,
-    Dialect,
-    Run,
-    TaskKind,
-    TaskState,
-)
+from perdure.core.run.state import TASK_KINDS, WORKFLOW_TASK, Dialect, Run, TaskKind
 from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World

@@ -10,7 +10,8 @@ from perdure.core.intake.gates import Arrival
 from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
 from perdure.core.push.effect import Emitted, Listened
 from perdure.core.push.step import NULL, WAIT, complete_step
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.operation import PushStep, StepState
+from perdure.core.run.state import Run
 from perdure.engine.admission import Home, admit_trigger, gather
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind

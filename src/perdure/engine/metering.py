@@ -29,8 +29,9 @@ from perdure.core.push.logs import engine_log
 from perdure.core.push.metering import clear_pass, meters_of, pause_for_budget
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import Metered
+from perdure.core.run.lease import TaskState
 from perdure.core.run.push import Meter, Meters
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind

@@ -10,7 +10,8 @@ from perdure.core.push.step import NULL, complete_step, push_of, spoil_step
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.history import encode
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import Parent, PushStep, Run
+from perdure.core.run.operation import PushStep
+from perdure.core.run.state import Parent, Run
 from perdure.core.run.status import RunStatus
 from perdure.engine.admission import FLOW, ReleaseSingleton, limits_of, step_retry
 from perdure.engine.announcing import announce_end

@@ -18,6 +18,7 @@ from perdure.core.run.local_attempt import (
     heartbeat,
     watch,
 )
+from perdure.core.run.operation import LocalActivity
 from perdure.core.run.preparing import (
     Checkpointed,
     checkpoint,
@@ -27,7 +28,7 @@ from perdure.core.run.preparing import (
     recover,
     require_claim,
 )
-from perdure.core.run.state import LocalActivity, Run
+from perdure.core.run.state import Run
 from perdure.engine.streams import Outlets, directives_of
 from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World

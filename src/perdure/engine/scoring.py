@@ -8,7 +8,8 @@ from perdure.core.push.passing import error_of
 from perdure.core.push.score import Judgement, Score, judge
 from perdure.core.push.step import NULL, complete_step, spoil_step
 from perdure.core.rejection import Rejection, RunNotFound
-from perdure.core.run.state import Dialect, PushStep
+from perdure.core.run.operation import PushStep
+from perdure.core.run.state import Dialect
 from perdure.engine.evals import count_score
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind

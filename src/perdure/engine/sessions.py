@@ -29,7 +29,8 @@ from perdure.core.rejection import (
     SessionQueueMismatch,
     WorkerNotRegistered,
 )
-from perdure.core.run.state import Activity, Run
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import Run
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Poller
 from perdure.engine.operation import Operation

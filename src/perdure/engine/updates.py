@@ -9,9 +9,10 @@ from perdure.core.rejection import (
     UpdateValidationNotFound,
 )
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.inbox import Refusal, Update
 from perdure.core.run.message import accept_update, require_open_for_updates
 from perdure.core.run.standalone import refuse_update
-from perdure.core.run.state import Refusal, Run, Update
+from perdure.core.run.state import Run
 from perdure.core.run.validation import Judged, approve_update, reject_update
 from perdure.engine.control import CommandTarget
 from perdure.engine.operation import Operation

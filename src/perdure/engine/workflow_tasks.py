@@ -8,10 +8,11 @@ from perdure.core.rejection import TaskNotFound
 from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
 from perdure.core.run.holding import note_holder
+from perdure.core.run.lease import TaskState
 from perdure.core.run.message_stream import Consumption
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import settle
-from perdure.core.run.state import Run, TaskReceipt, TaskState
+from perdure.core.run.state import Run, TaskReceipt
 from perdure.core.run.task import release_task, renew_task, require_lease
 from perdure.engine.operation import Operation
 from perdure.engine.service_calls import PlannedCall

@@ -5,14 +5,9 @@ from zlib import crc32
 
 import msgspec
 
-from perdure.core.run.state import (
-    BESIDE_FIELDS,
-    STATE_FIELDS,
-    Message,
-    Operation,
-    Run,
-    StreamMessage,
-)
+from perdure.core.run.inbox import Message, StreamMessage
+from perdure.core.run.operation import Operation
+from perdure.core.run.state import BESIDE_FIELDS, STATE_FIELDS, Run
 from perdure.store import rows
 
 _FORM = crc32(repr((STATE_FIELDS, BESIDE_FIELDS)).encode())

@@ -6,15 +6,9 @@ from typing import Any
 import msgspec
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.state import (
-    STATE_FIELDS,
-    TASK_KINDS,
-    WORKFLOW_TASK,
-    Activity,
-    Message,
-    Operation,
-    Run,
-)
+from perdure.core.run.inbox import Message
+from perdure.core.run.operation import Activity, Operation
+from perdure.core.run.state import STATE_FIELDS, TASK_KINDS, WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import activity_place, task_name
 from perdure.store.interface import Receipt, RecordKey

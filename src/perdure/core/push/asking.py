@@ -20,8 +20,9 @@ from perdure.core.push.step import (
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import ApprovalWait
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.state import Run
 
 
 def ask_approval(run: Run, moment: Moment, command: AskApproval) -> None:

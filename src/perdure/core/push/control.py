@@ -5,9 +5,11 @@ from msgspec import Struct
 from perdure.core.push.step import new_step, push_of
 from perdure.core.rejection import RunNotActive
 from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import StepState
 from perdure.core.run.push import Pause
-from perdure.core.run.state import WORKFLOW_TASK, Run, StepState, TaskState
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task, withdraw
 

@@ -15,7 +15,8 @@ from perdure.core.push.command import (
 )
 from perdure.core.push.score import Score
 from perdure.core.push.usage import Metered
-from perdure.core.run.state import PushStep, Run
+from perdure.core.run.operation import PushStep
+from perdure.core.run.state import Run
 
 
 class Emitted(Struct, frozen=True):

@@ -3,7 +3,8 @@
 from perdure.core.push.asking import time_out_approval
 from perdure.core.push.step import NULL, WAIT, become_fresh, complete_step, push_of
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.operation import PushStep, StepState
+from perdure.core.run.state import Run
 
 
 def fire_step(run: Run, moment: Moment, step: PushStep) -> None:

@@ -17,7 +17,8 @@ from perdure.core.push.step import complete_step, spoil_step
 from perdure.core.push.usage import Usage, meter
 from perdure.core.run.history import Raw, encode
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import PushStep, Run
+from perdure.core.run.operation import PushStep
+from perdure.core.run.state import Run
 
 NO_END = "nobody knows how the last model call ended"
 NO_PROVIDER = "no AI provider configured"

@@ -8,9 +8,10 @@ from msgspec import structs
 from perdure.core.push.control import pause_run
 from perdure.core.push.effect import WantsMeter
 from perdure.core.push.slot import hold_back
+from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
 from perdure.core.run.push import Meters
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
 
 

@@ -65,7 +65,8 @@ from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.history import encode, raw, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import PushStep, Run, StepState, TaskReceipt, WorkflowTask
+from perdure.core.run.operation import PushStep, StepState
+from perdure.core.run.state import Run, TaskReceipt, WorkflowTask
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import delay_task, find_receipt, finish_task, require_lease
 

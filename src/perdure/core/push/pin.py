@@ -7,7 +7,8 @@ takes it or is known to be gone. Whether it is, the registrations tell.
 from perdure.core.limits import PIN_GRACE
 from perdure.core.push.effect import Pinned
 from perdure.core.run.deadline import arm
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.lease import TaskState
+from perdure.core.run.state import Run
 
 
 def look_at_pin(run: Run, now: int) -> None:

@@ -6,8 +6,9 @@ Looked at whenever a run has changed, so that no other rule has to know of it.
 from perdure.core.limits import SLOT_RELOOK
 from perdure.core.push.effect import LeavesSlot, WantsSlot
 from perdure.core.run.deadline import arm
+from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import WORKFLOW_TASK, Run, TaskState
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import withdraw
 
 

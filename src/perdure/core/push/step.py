@@ -13,8 +13,9 @@ from perdure.core.run.deadline import arm
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import Push, StepRetry
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task
 

@@ -24,10 +24,12 @@ from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import encode, held, raw
 from perdure.core.run.host import complete_host, fail_host
+from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity, LocalActivity, RetryPolicy
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import note, resolve, settle
-from perdure.core.run.state import Activity, Lease, LocalActivity, RetryPolicy, Run, TaskState
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import withdraw
 

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 
 WORKFLOW_RUN = "workflow_run"
 ACTIVITY_EXECUTION = "activity_execution"

@@ -13,8 +13,9 @@ from perdure.core.limits import SECOND, SUPERSEDED_WAITS_TOLD_MAX
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, encode, record, with_metadata
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import ConditionWait
 from perdure.core.run.outside import Cancellation, Stopped
-from perdure.core.run.state import ConditionWait, Run
+from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
 from perdure.core.run.wait_events import opening, timeout_timer
 

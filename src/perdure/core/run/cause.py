@@ -5,9 +5,8 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from perdure.core import instant
-from perdure.core.run.outside import Cancellation
-from perdure.core.run.push import ApprovalWait
-from perdure.core.run.state import (
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import (
     Activity,
     Child,
     ConditionWait,
@@ -15,15 +14,14 @@ from perdure.core.run.state import (
     LocalActivity,
     Operation,
     PushStep,
-    Run,
     ServiceCall,
     SignalWait,
     StepState,
-    TaskKind,
-    TaskState,
     Timer,
-    WorkflowTask,
 )
+from perdure.core.run.outside import Cancellation
+from perdure.core.run.push import ApprovalWait
+from perdure.core.run.state import Run, TaskKind, WorkflowTask
 from perdure.core.run.status import RunStatus
 
 

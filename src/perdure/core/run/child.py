@@ -10,9 +10,10 @@ from perdure.core.run.effect import StartRun
 from perdure.core.run.history import Raw, held, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Child, Metadata
 from perdure.core.run.settle import note, resolve, settle
 from perdure.core.run.start import start_child, start_successor
-from perdure.core.run.state import Child, Failure, Metadata, Parent, Run
+from perdure.core.run.state import Failure, Parent, Run
 from perdure.core.run.status import RunStatus
 
 _ENDINGS = {

@@ -17,23 +17,14 @@ from perdure.core.run.effect import (
     TellParentContinued,
 )
 from perdure.core.run.history import Raw, raw, record, with_metadata
+from perdure.core.run.inbox import Signal, StreamMessage
 from perdure.core.run.message_stream import hand_over_streams, left_behind
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity, Child, LocalActivity, ServiceCall, Timer
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
-from perdure.core.run.state import (
-    Activity,
-    Child,
-    Dialect,
-    Failure,
-    LocalActivity,
-    Run,
-    ServiceCall,
-    Signal,
-    StreamMessage,
-    Timer,
-)
+from perdure.core.run.state import Dialect, Failure, Run
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.core.run.update import let_updates_go
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
-from perdure.core.run.state import ActivityTimeouts, Metadata, RetryPolicy
+from perdure.core.run.operation import ActivityTimeouts, Metadata, RetryPolicy
 from perdure.core.run.stream import Directive
 
 

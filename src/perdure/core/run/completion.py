@@ -41,13 +41,11 @@ from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.history import encode as json_encode
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local import record_local_activity
 from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
 from perdure.core.run.moment import Moment
-from perdure.core.run.reframe import envelope_json
-from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
-from perdure.core.run.settle import drop_operation, record_held, settle
-from perdure.core.run.state import (
+from perdure.core.run.operation import (
     Activity,
     Child,
     ConditionWait,
@@ -55,11 +53,15 @@ from perdure.core.run.state import (
     LocalActivity,
     Metadata,
     Operation,
+    Timer,
+)
+from perdure.core.run.reframe import envelope_json
+from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
+from perdure.core.run.settle import drop_operation, record_held, settle
+from perdure.core.run.state import (
     Run,
     TaskKind,
     TaskReceipt,
-    TaskState,
-    Timer,
     WorkflowTask,
     activity_task_id,
     workflow_task_id,

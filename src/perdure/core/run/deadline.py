@@ -5,20 +5,20 @@ it forward in time when it fires. So most leases come and go without touching it
 """
 
 from perdure.core.limits import SECOND
-from perdure.core.run.state import (
+from perdure.core.run.inbox import Update
+from perdure.core.run.lease import TaskState
+from perdure.core.run.operation import (
     Activity,
     ActivityTimeouts,
     ConditionWait,
     LocalActivity,
     Operation,
     PushStep,
-    Run,
     ServiceCall,
     SignalWait,
-    TaskState,
     Timer,
-    Update,
 )
+from perdure.core.run.state import Run
 
 _NO_TIMEOUTS = ActivityTimeouts()
 

@@ -12,23 +12,22 @@ from perdure.core.run.deadline import (
     operation_due,
 )
 from perdure.core.run.history import held
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local_call import end_local_backoff, time_out_local
 from perdure.core.run.moment import Moment
-from perdure.core.run.service import time_out_service_call
-from perdure.core.run.settle import resolve, settle
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
+from perdure.core.run.operation import (
     Activity,
     ConditionWait,
     LocalActivity,
     Operation,
     PushStep,
-    Run,
     ServiceCall,
     SignalWait,
-    TaskState,
     Timer,
 )
+from perdure.core.run.service import time_out_service_call
+from perdure.core.run.settle import resolve, settle
+from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import release_task
 from perdure.core.run.update import expire_validations
 from perdure.core.run.wait import time_out_wait

@@ -7,8 +7,9 @@ from msgspec import Struct
 from perdure.core.push.effect import PushEffect
 from perdure.core.run.binding import Binding
 from perdure.core.run.command import StartServiceOperation
+from perdure.core.run.operation import ServiceCall
 from perdure.core.run.outside import Cancellation
-from perdure.core.run.state import Run, ServiceCall
+from perdure.core.run.state import Run
 
 
 class StartRun(Struct, frozen=True):

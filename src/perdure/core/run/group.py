@@ -7,16 +7,16 @@ count are the allotted ones, so every claimed path is moved by the difference be
 from typing import Any
 
 from perdure.core.rejection import InvalidCommands
-from perdure.core.run.state import (
+from perdure.core.run.operation import (
     ConditionWait,
     Group,
     GroupMode,
     Member,
     Metadata,
     Operation,
-    Run,
     SignalWait,
 )
+from perdure.core.run.state import Run
 
 
 class Rebase:

@@ -6,7 +6,8 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import Held, Operation, Run
+from perdure.core.run.operation import Held, Operation
+from perdure.core.run.state import Run
 
 encode = msgspec.json.encode
 Raw = msgspec.Raw

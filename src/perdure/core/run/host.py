@@ -4,7 +4,8 @@ from perdure.core.run.close import complete_run, fail_run
 from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.history import record_encoded
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import Held, Run
+from perdure.core.run.operation import Held
+from perdure.core.run.state import Run
 
 
 def complete_host(run: Run, moment: Moment, outcome: Held, ending: CompleteRun) -> None:

@@ -22,26 +22,23 @@ from perdure.core.run.completion import TaskReport
 from perdure.core.run.effect import CancelChild
 from perdure.core.run.group import is_blocked
 from perdure.core.run.history import record, with_metadata
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local_call import cancel_local, claim_of
 from perdure.core.run.message import require_active
 from perdure.core.run.moment import Moment
-from perdure.core.run.outside import Boundary, Cancellation, Stopped
-from perdure.core.run.settle import drop_operation, member_of, record_held, settle
-from perdure.core.run.state import (
+from perdure.core.run.operation import (
     Activity,
     Child,
     ConditionWait,
-    Dialect,
     GroupMode,
     LocalActivity,
     Operation,
-    Run,
     SignalWait,
-    TaskKind,
-    TaskState,
     Timer,
-    WorkflowTask,
 )
+from perdure.core.run.outside import Boundary, Cancellation, Stopped
+from perdure.core.run.settle import drop_operation, member_of, record_held, settle
+from perdure.core.run.state import Dialect, Run, TaskKind, WorkflowTask
 from perdure.core.run.task import (
     RELEASES,
     WAITING_FOR_ACTIVITY,

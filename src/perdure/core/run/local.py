@@ -11,7 +11,8 @@ from perdure.core.limits import HEARTBEAT_NOTE_INTERVAL, HEARTBEAT_NOTES_MIN, SE
 from perdure.core.run.command import LocalAttempt, LocalHeartbeat, RecordLocalActivity
 from perdure.core.run.history import Raw, raw, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy, Run, TaskReceipt
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.state import Run, TaskReceipt
 
 _ENDINGS = {
     "completed": "ActivityCompleted",

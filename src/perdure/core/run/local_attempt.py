@@ -16,6 +16,7 @@ from perdure.core.run.cancellation import find_stopped, record_request
 from perdure.core.run.claim import Claim, LocalEnd
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.deadline import arm, local_deadlines, operation_due
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local_call import (
     claim_of,
     completed,
@@ -26,9 +27,10 @@ from perdure.core.run.local_call import (
     try_again_later,
 )
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import LocalActivity
 from perdure.core.run.outside import Cancellation, Stopped
 from perdure.core.run.preparing import Ended, answers_to, require_claim
-from perdure.core.run.state import LocalActivity, Run, TaskState, WorkflowTask
+from perdure.core.run.state import Run, WorkflowTask
 from perdure.core.run.task import renew_task
 
 CANCELLATION_REQUESTED = "cancellation_requested"

@@ -14,8 +14,10 @@ from perdure.core.run.claim import Claim
 from perdure.core.run.command import PrepareLocalActivity
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import Raw, encode, held, raw, record, record_encoded, with_metadata
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local import options
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Held, LocalActivity, Metadata
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import (
     drop_operation,
@@ -24,16 +26,7 @@ from perdure.core.run.settle import (
     resolve,
     settle,
 )
-from perdure.core.run.state import (
-    Held,
-    LocalActivity,
-    Metadata,
-    Run,
-    TaskKind,
-    TaskState,
-    WorkflowTask,
-    workflow_task_id,
-)
+from perdure.core.run.state import Run, TaskKind, WorkflowTask, workflow_task_id
 from perdure.core.run.task import LOCAL_RELEASE, finish_task, hasten_task
 
 COLD_REPLAY = "cold_replay"

@@ -4,17 +4,11 @@ from perdure.core import limits
 from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import encode, encode_event
+from perdure.core.run.inbox import Message, MessageStream, Signal, StreamMessage, Update
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle, signal_members
-from perdure.core.run.state import (
-    Message,
-    MessageStream,
-    Run,
-    Signal,
-    StreamMessage,
-    Update,
-)
+from perdure.core.run.state import Run
 
 
 def require_active(run: Run) -> None:

@@ -14,15 +14,10 @@ from perdure.core.payload import Frame, PayloadError, decode, encode
 from perdure.core.rejection import InvalidCommands
 from perdure.core.run.history import Raw, record
 from perdure.core.run.history import encode as json_encode
+from perdure.core.run.inbox import MESSAGE_SIGNAL, MessageStream, Signal, StreamMessage
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json, envelope_value
-from perdure.core.run.state import (
-    MESSAGE_SIGNAL,
-    MessageStream,
-    Run,
-    Signal,
-    StreamMessage,
-)
+from perdure.core.run.state import Run
 
 MESSAGE_SCHEMA = "durable-workflow.v2.message-stream.message"
 CURSOR_SCHEMA = "durable-workflow.v2.message-stream.cursor"

@@ -34,6 +34,7 @@ from perdure.core.run.command import (
 from perdure.core.run.completion import TaskReport, allot, apply_command, check_steps
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.group import Rebase, is_blocked, join
+from perdure.core.run.lease import TaskState
 from perdure.core.run.local_call import (
     COLD_REPLAY,
     begin_attempt,
@@ -45,14 +46,8 @@ from perdure.core.run.local_call import (
     try_again_later,
 )
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import (
-    LocalActivity,
-    Run,
-    TaskKind,
-    TaskState,
-    WorkflowTask,
-    workflow_task_id,
-)
+from perdure.core.run.operation import LocalActivity
+from perdure.core.run.state import Run, TaskKind, WorkflowTask, workflow_task_id
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import require_lease
 from perdure.core.run.wait import close_wait_before

@@ -13,13 +13,14 @@ from msgspec import Raw, Struct, field
 from perdure.core import limits
 from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
 from perdure.core.rejection import RedriveUnavailable, RunNotFailed, StructuralLimitExceeded
+from perdure.core.run.inbox import Message, Signal, StreamMessage, Update
 from perdure.core.run.message_stream import message_of, resume_streams
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import reframed
 from perdure.core.run.settle import settle
 from perdure.core.run.standalone import ActivityRequest, start_standalone
 from perdure.core.run.start import open_run, record_accepted, set_deadlines
-from perdure.core.run.state import Dialect, Message, Run, Signal, StreamMessage, Update
+from perdure.core.run.state import Dialect, Run
 from perdure.core.run.status import RunStatus
 
 _OPENINGS = {

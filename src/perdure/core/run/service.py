@@ -10,8 +10,9 @@ from perdure.core.run.command import StartServiceOperation
 from perdure.core.run.effect import StartServiceCall
 from perdure.core.run.history import held, raw, record
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import ServiceCall
 from perdure.core.run.settle import resolve, settle
-from perdure.core.run.state import Run, ServiceCall
+from perdure.core.run.state import Run
 
 
 class ServicePlan(Struct, frozen=True, kw_only=True):

@@ -9,10 +9,11 @@ from typing import Any
 
 from perdure.core.run.cancellation import is_unseen, let_request_in
 from perdure.core.run.history import held, raw, record, record_encoded
+from perdure.core.run.inbox import Signal, StreamMessage, Update
+from perdure.core.run.lease import TaskState
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
+from perdure.core.run.operation import (
     Activity,
     Child,
     ConditionWait,
@@ -23,16 +24,11 @@ from perdure.core.run.state import (
     Member,
     Operation,
     PushStep,
-    Run,
     ServiceCall,
-    Signal,
     SignalWait,
-    StreamMessage,
-    TaskKind,
-    TaskState,
     Timer,
-    Update,
 )
+from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
 from perdure.core.run.update import (

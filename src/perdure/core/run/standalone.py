@@ -8,9 +8,10 @@ from perdure.core.run.command import ScheduleActivity
 from perdure.core.run.completion import open_activity
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import record_accepted
-from perdure.core.run.state import Activity, ActivityTimeouts, Hosted, RetryPolicy, Run
+from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus
 
 HOST_TYPE = "dw.standalone_activity"

@@ -9,9 +9,10 @@ from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, record
+from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import plain_envelope
-from perdure.core.run.state import Parent, Run, TaskState
+from perdure.core.run.state import Parent, Run
 from perdure.core.run.task import request_task
 
 

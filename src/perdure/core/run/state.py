@@ -7,43 +7,28 @@ writes exactly the difference. A run whose beat failed is thrown away and loaded
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from perdure.core.fleet.session import SessionTerms
 from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
-from perdure.core.run.claim import Answers, Claim
+from perdure.core.run.claim import Answers
+from perdure.core.run.inbox import (
+    EndedUpdate,
+    Message,
+    MessageStream,
+    Signal,
+    StreamMessage,
+    Update,
+)
+from perdure.core.run.lease import Lease, TaskState
+from perdure.core.run.operation import Activity, ActivityTimeouts, Group, Operation, RetryPolicy
 from perdure.core.run.outside import Cancellation, Holder, TraceLink
-from perdure.core.run.push import ApprovalWait, Push, StepRetry
+from perdure.core.run.push import Push
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
 """The place of the workflow task among a run's tasks; activities stand at their sequence."""
-
-Metadata: TypeAlias = dict[str, Any]
-"""Parallel-group members of a command, copied to every event of its operation."""
-
-
-class TaskState(StrEnum):
-    """Where a task stands. Only a ready task is visible to pollers."""
-
-    DELAYED = "delayed"
-    READY = "ready"
-    LEASED = "leased"
-
-
-class Lease(Struct):
-    """One owner's right to a task until an instant.
-
-    `poll_id` names the poll it was granted to, so that a poll which is repeated because its
-    answer was lost finds its lease again, also after a restart.
-    """
-
-    owner: str
-    granted_at: int
-    expires_at: int
-    poll_id: str | None = None
 
 
 class TaskKind(StrEnum):
@@ -83,378 +68,6 @@ class TaskReceipt(Struct):
     owner: str
     outcome: str
     created_task_ids: list[str]
-
-
-class RetryPolicy(Struct, frozen=True):
-    """`attempts_max` None means without end. The last backoff repeats; none means no delay."""
-
-    attempts_max: int | None = 1
-    backoff_seconds: list[int] = field(default_factory=list)
-    non_retryable_types: list[str] = field(default_factory=list)
-
-
-class Held(Struct):
-    """An event that is decided but not yet in history. `failed` matters for terminal ones."""
-
-    event_type: str
-    payload: bytes
-    failed: bool = False
-
-
-class Step(Struct, kw_only=True):
-    """What every open operation of a run has in common."""
-
-    sequence: int
-    metadata: Metadata | None = None
-    group: int | None = None
-    held: list[Held] = field(default_factory=list)
-    outcome: Held | None = None
-    # The code was interrupted here and waits no more; what was started goes on by itself.
-    detached: bool = False
-
-
-class ActivityTimeouts(Struct, frozen=True):
-    """Lengths in seconds, as the command gave them."""
-
-    schedule_to_start: int | None = None
-    start_to_close: int | None = None
-    schedule_to_close: int | None = None
-    heartbeat: int | None = None
-
-
-class Activity(Step, kw_only=True, tag="activity"):
-    """A logical call, tried one attempt at a time."""
-
-    execution_id: str
-    activity_type: str
-    queue: str
-    arguments: bytes
-    scheduled_at: int
-    available_at: int
-    retry: RetryPolicy | None = None
-    timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
-    state: TaskState = TaskState.READY
-    attempt: int = 0
-    lease: Lease | None = None
-    heartbeat_at: int | None = None
-    heartbeat_count: int = 0
-    heartbeat_noted_at: int | None = None
-    cancellation_policy: str | None = None
-    last_failure: str | None = None
-    session: SessionTerms | None = None
-    # The code waits until whoever runs it has stopped; there is no further attempt.
-    cancel_requested: bool = False
-    # Leases that came back unseen. They are no attempts, but nobody may have one of them again.
-    undelivered: int = 0
-
-    @property
-    def identity(self) -> str:
-        return self.execution_id
-
-    @property
-    def lease_number(self) -> int:
-        """Tells every lease from every other."""
-        return self.attempt + self.undelivered
-
-    @property
-    def attempt_id(self) -> str:
-        """Names one try; the number at its end tells an old try from a foreign one."""
-        return f"{self.execution_id.upper()}-{self.lease_number}"
-
-
-class LocalActivity(Step, kw_only=True, tag="local"):
-    """A call that the worker of the workflow task runs itself, with leave, attempt by attempt.
-
-    It is leased while a claim holds an attempt of it, also when that claim is gone and nobody has
-    said so yet; ready when the next worker may begin an attempt.
-    """
-
-    execution_id: str
-    activity_type: str
-    scheduled_at: int
-    available_at: int
-    retry: RetryPolicy | None = None
-    timeouts: ActivityTimeouts = field(default_factory=ActivityTimeouts)
-    cancellation_policy: str | None = None
-    state: TaskState = TaskState.READY
-    attempt: int = 0
-    claim: Claim | None = None
-    # What the worker calls the attempt.
-    nonce: str = ""
-    started_at: int = 0
-    heartbeat_at: int | None = None
-    heartbeat_count: int = 0
-    heartbeat_noted_at: int | None = None
-    heartbeat_event_id: str = ""
-    last_failure: str | None = None
-    # It tidies up behind a cancellation, and has as long as that.
-    cleanup: bool = False
-    # The code is to be cancelled here, and nothing that the attempt says counts any more.
-    fenced: bool = False
-
-    @property
-    def identity(self) -> str:
-        return self.execution_id
-
-    @property
-    def attempt_id(self) -> str:
-        """Names one try, as that of any activity."""
-        return f"{self.execution_id.upper()}-{self.attempt}"
-
-
-class Timer(Step, kw_only=True, tag="timer"):
-    """A durable sleep."""
-
-    timer_id: str
-    delay_seconds: int
-    fire_at: int
-
-    @property
-    def identity(self) -> str:
-        return self.timer_id
-
-
-class Child(Step, kw_only=True, tag="child"):
-    """A child workflow that this run waits for. `identity` stays that of its first run."""
-
-    identity: str
-    workflow_id: str
-    run_id: str
-    workflow_type: str
-    run_number: int = 1
-    attempt: int = 1
-    parent_close_policy: str | None = None
-    cancellation_policy: str | None = None
-    retry: RetryPolicy | None = None
-
-    @property
-    def call_id(self) -> str:
-        return self.identity
-
-
-class ConditionWait(Step, kw_only=True, tag="condition"):
-    """The worker's code waits until its predicate is true."""
-
-    wait_id: str
-    opened_at: int
-    key: str | None = None
-    fingerprint: str | None = None
-    timeout_seconds: int | None = None
-    timer_id: str | None = None
-    fire_at: int | None = None
-
-    @property
-    def identity(self) -> str:
-        return self.wait_id
-
-
-class Signal(Struct, tag="signal"):
-    """A signal that waits in the inbox, or was received and not yet applied to a signal wait."""
-
-    signal_id: str
-    command_id: str
-    name: str
-    arguments: bytes | None
-    received_at: int
-    # The trace that its sender was in, as an encoded carrier.
-    trace: bytes | None = None
-
-
-class Update(Struct, kw_only=True, tag="update"):
-    """An update without an outcome. Its id is also that of the command that asked for it.
-
-    `validate_by` is set as long as a worker has to approve it before it is accepted. One that came
-    before any worker had told what it validates is `unjudged` until a worker has.
-    """
-
-    update_id: str
-    name: str
-    arguments: bytes | None
-    received_at: int
-    accepted_at: int | None = None
-    validate_by: int | None = None
-    unjudged: bool = False
-    request_id: str | None = None
-    digest: str = ""
-    trace: bytes | None = None
-
-    @property
-    def command_id(self) -> str:
-        return self.update_id
-
-
-MESSAGE_SIGNAL = "__durable_workflow_message_stream"
-"""The name under which messages of streams reach the code; nobody else may use it."""
-
-
-class StreamMessage(Struct, kw_only=True, tag="message"):
-    """A message of a message stream that the code has not read yet.
-
-    `position` counts the messages of its stream, over all runs of the workflow id.
-    """
-
-    signal_id: str
-    command_id: str
-    stream_name: str
-    message_id: str
-    position: int
-    arguments: bytes
-    received_at: int
-
-    @property
-    def name(self) -> str:
-        return MESSAGE_SIGNAL
-
-
-Message: TypeAlias = Signal | Update | StreamMessage
-"""What waits in the inbox of a run."""
-
-
-class MessageStream(Struct, array_like=True):
-    """How far a stream of messages has come: the last position given, the last one read."""
-
-    last: int = 0
-    cursor: int = 0
-
-
-class Refusal(Struct, array_like=True):
-    """Why an update was not accepted; `errors` is encoded JSON."""
-
-    reason: str
-    message: str
-    errors: bytes | None = None
-
-
-class EndedUpdate(Struct, array_like=True):
-    """How a recent update ended, and the event that tells it; a refusal leaves no event."""
-
-    update_id: str
-    status: str
-    event: int | None = None
-    refusal: Refusal | None = None
-
-
-class SignalWait(Step, kw_only=True, tag="signal"):
-    """The worker's code waits for one signal by name."""
-
-    wait_id: str
-    opened_at: int
-    signal_name: str
-    timeout_seconds: int | None = None
-    timer_id: str | None = None
-    fire_at: int | None = None
-    signal: Signal | None = None
-
-    @property
-    def identity(self) -> str:
-        return self.wait_id
-
-
-class StepState(StrEnum):
-    """Where a step of a push run stands."""
-
-    WAITING = "waiting"
-    BACKOFF = "backoff"
-    RUNNABLE = "runnable"
-    FINISHED = "finished"
-
-
-class PushStep(Step, kw_only=True, tag="step"):
-    """A step of a push run, known by its hashed id.
-
-    It stays with its run when it has finished: `entry` is its member of the memo, as it is sent.
-    `kind` says what it is: `run`, `sleep`, `wait`, `child` and so on.
-    """
-
-    step_id: str
-    name: str
-    kind: str
-    opened_at: int
-    state: StepState = StepState.WAITING
-    attempt: int = 1
-    entry: bytes = b""
-    fire_at: int | None = None
-    retry: StepRetry | None = None
-    event_name: str | None = None
-    event_filter: str | None = None
-    child_run_id: str | None = None
-    approval: ApprovalWait | None = None
-
-    @property
-    def identity(self) -> str:
-        return self.step_id
-
-    @property
-    def is_open(self) -> bool:
-        return self.state is not StepState.FINISHED
-
-
-class ServiceCall(Step, kw_only=True, tag="service"):
-    """A call of a service operation that this run waits for, in this namespace or another."""
-
-    call_id: str
-    namespace: str
-    endpoint: str
-    service: str
-    operation: str
-    mode: str
-    wait_for: str
-    idempotency_key: str | None = None
-    fire_at: int | None = None
-
-    @property
-    def identity(self) -> str:
-        return self.call_id
-
-    @property
-    def name(self) -> str:
-        return f"{self.endpoint}/{self.service}/{self.operation}"
-
-
-Operation: TypeAlias = (
-    Activity | LocalActivity | Timer | Child | ConditionWait | SignalWait | ServiceCall | PushStep
-)
-
-
-class GroupMode(StrEnum):
-    """How a group wakes its run: when all ended, likewise but in order, or by its first."""
-
-    ALL = "all"
-    ORDERED = "ordered"
-    SELECT = "select"
-
-
-class Member(Struct, array_like=True):
-    """One member of a selection: an operation, or a list of them."""
-
-    key: str | int
-    index: int
-    base: int
-    size: int
-    kind: str
-    identity: str
-    open: int
-    cancelled: bool = False
-
-
-class Group(Struct):
-    """Operations that the code waits for together.
-
-    `open` counts members without an outcome, `unrecorded` those without one in history.
-    """
-
-    mode: GroupMode
-    base: int
-    size: int
-    open: int
-    unrecorded: int
-    group_id: str | None = None
-    members: list[Member] = field(default_factory=list)
-    winner: int | None = None
-    # Whether history tells of a member that failed.
-    failed: bool = False
-    # The code was asked to cancel here and waits for some members to stop; nobody wins any more.
-    interrupted: bool = False
 
 
 class Hosted(Struct):
@@ -684,6 +297,17 @@ class Run(Struct):
                 return
             self.opening.append(event)
             self.opening_bytes += len(event)
+
+    def place_message(self, position: int, message: Message) -> None:
+        """Take in a row of the inbox: what stands before the first that waits was handed over."""
+        if position < self.inbox_first and isinstance(message, StreamMessage):
+            self.unread[position] = message
+        else:
+            self.inbox[position] = message
+
+    def message_at(self, position: int) -> Message | None:
+        """What a position of the inbox holds, handed over or not."""
+        return self.inbox.get(position) or self.unread.get(position)
 
     def mark_saved(self) -> None:
         """The disk has everything."""

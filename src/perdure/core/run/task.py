@@ -23,18 +23,10 @@ from perdure.core.rejection import (
 from perdure.core.run import reframe
 from perdure.core.run.closing import stop_details
 from perdure.core.run.deadline import arm
+from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
-    Activity,
-    Dialect,
-    Lease,
-    Run,
-    TaskKind,
-    TaskReceipt,
-    TaskState,
-    WorkflowTask,
-)
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import WORKFLOW_TASK, Dialect, Run, TaskKind, TaskReceipt, WorkflowTask
 from perdure.core.run.status import RunStatus
 from perdure.core.run.trace import forget_links
 

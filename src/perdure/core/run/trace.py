@@ -1,8 +1,9 @@
 """Traces that people follow through runs. They are carried and never looked into."""
 
 from perdure.core.limits import TRACE_LINKS_MAX
+from perdure.core.run.inbox import Signal, Update
 from perdure.core.run.outside import TraceLink
-from perdure.core.run.state import Run, Signal, TaskKind, Update, WorkflowTask
+from perdure.core.run.state import Run, TaskKind, WorkflowTask
 
 
 def link_command(run: Run, command: Signal | Update) -> None:

@@ -12,16 +12,10 @@ from perdure.core.run.command import CompleteUpdate, UpdateOutcome
 from perdure.core.run.deadline import arm
 from perdure.core.run.group import is_blocked
 from perdure.core.run.history import Raw, raw, record
+from perdure.core.run.inbox import EndedUpdate, Refusal, Update
+from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
-from perdure.core.run.state import (
-    WORKFLOW_TASK,
-    EndedUpdate,
-    Refusal,
-    Run,
-    TaskKind,
-    TaskState,
-    Update,
-)
+from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
 

@@ -10,9 +10,10 @@ from perdure.core.rejection import (
     UpdateValidationStale,
 )
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.inbox import Refusal, Update
 from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
-from perdure.core.run.state import Refusal, Run, TaskKind, Update, WorkflowTask
+from perdure.core.run.state import Run, TaskKind, WorkflowTask
 from perdure.core.run.task import APPROVED, REJECTED, find_receipt, finish_task
 from perdure.core.run.update import accept, judged_update, leave_inbox, oldest_position, refuse
 

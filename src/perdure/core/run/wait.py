@@ -7,9 +7,10 @@ from perdure.core.run.command import OpenConditionWait, OpenSignalWait
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import held, raw, record, with_metadata
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import ConditionWait, Metadata, SignalWait
 from perdure.core.run.reframe import applied_value
 from perdure.core.run.settle import drop_operation, resolve
-from perdure.core.run.state import ConditionWait, Metadata, Run, SignalWait, WorkflowTask
+from perdure.core.run.state import Run, WorkflowTask
 from perdure.core.run.wait_events import condition, opening, timeout_timer
 
 

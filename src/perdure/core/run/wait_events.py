@@ -4,7 +4,7 @@ from typing import Any
 
 from perdure.core import instant
 from perdure.core.run.history import with_metadata
-from perdure.core.run.state import ConditionWait, SignalWait
+from perdure.core.run.operation import ConditionWait, SignalWait
 
 
 def opening(wait: ConditionWait) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from perdure.core import instant, limits
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.rejection import ActivityNotFound, InvalidRequest
+from perdure.core.run.operation import Activity, ActivityTimeouts
 from perdure.core.run.standalone import HOST_TYPE, ActivityRequest
-from perdure.core.run.state import Activity, ActivityTimeouts, Hosted, Run
+from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.engine.beat import Engine
 from perdure.engine.standalone import ActivityStart, StartActivity

@@ -9,8 +9,9 @@ from perdure.core import limits
 from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
+from perdure.core.run.inbox import MESSAGE_SIGNAL
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.core.run.standalone import HOST_TYPE
-from perdure.core.run.state import MESSAGE_SIGNAL, ActivityTimeouts, RetryPolicy
 from perdure.protocols.durable_workflow.bodies import (
     Integer,
     Name255,

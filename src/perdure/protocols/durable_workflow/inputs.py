@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from perdure.core import limits
 from perdure.core.rejection import InvalidRequest
-from perdure.core.run.state import MESSAGE_SIGNAL
+from perdure.core.run.inbox import MESSAGE_SIGNAL
 from perdure.protocols.durable_workflow.bodies import Absent
 from perdure.protocols.durable_workflow.payloads import (
     is_envelope,

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from perdure.core import limits
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.command import LocalAttempt, LocalHeartbeat, RecordLocalActivity
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.protocols.durable_workflow.bodies import Count, Name255, Seconds, require_in_order
 from perdure.protocols.durable_workflow.payloads import require_payload
 

@@ -15,7 +15,7 @@ from perdure.core.rejection import InvalidRequest, PreparedLocalUnavailable
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import Cleanup, Command, PrepareLocalActivity, ScheduleActivity
 from perdure.core.run.local_attempt import Outcome, Stop
-from perdure.core.run.state import ActivityTimeouts
+from perdure.core.run.operation import ActivityTimeouts
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.preparing import (

@@ -19,7 +19,7 @@ from perdure.core.rejection import (
     ServiceEntryNotFound,
 )
 from perdure.core.run.binding import ACTIVITY_EXECUTION, WORKFLOW_RUN, Binding
-from perdure.core.run.state import ActivityTimeouts
+from perdure.core.run.operation import ActivityTimeouts
 from perdure.core.service import COMPLETED, Call, CallRequest, Entry, ServiceName, call_path
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.engine.beat import Engine

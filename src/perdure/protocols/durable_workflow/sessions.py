@@ -11,7 +11,7 @@ from perdure.core.rejection import (
     WorkerSessionNotFound,
     WorkerSessionsUnavailable,
 )
-from perdure.core.run.state import Activity
+from perdure.core.run.operation import Activity
 from perdure.dispatch.sessions import SessionDesk
 from perdure.engine.beat import Engine
 from perdure.engine.sessions import (

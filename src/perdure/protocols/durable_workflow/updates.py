@@ -9,7 +9,8 @@ from msgspec import UNSET, Raw, Struct
 from perdure.core import instant, limits
 from perdure.core import rejection as r
 from perdure.core.run.completion import TaskReport
-from perdure.core.run.state import Refusal, parse_task_id
+from perdure.core.run.inbox import Refusal
+from perdure.core.run.state import parse_task_id
 from perdure.core.run.validation import Judged
 from perdure.dispatch.delivery import ValidationDelivery
 from perdure.dispatch.updating import UpdateWaiters

@@ -26,8 +26,9 @@ from perdure.core.push.passing import error_of
 from perdure.core.push.step import NULL, push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.history import encode
+from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import EvalCase, Push, Spent
-from perdure.core.run.state import PushStep, Run, StepState
+from perdure.core.run.state import Run
 from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
 

@@ -10,8 +10,9 @@ from perdure.core import instant
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.cause import next_cause
+from perdure.core.run.lease import TaskState
 from perdure.core.run.push import Spent
-from perdure.core.run.state import Run, TaskState
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.engine.intake import Ingested, LoggedEvent, Triggered
 

@@ -12,7 +12,7 @@ import asyncpg
 
 from perdure.clock import Clock
 from perdure.core.limits import SECOND
-from perdure.core.run.state import Activity
+from perdure.core.run.operation import Activity
 from perdure.core.run.status import CLOSED, RunStatus
 from perdure.store import rows
 from perdure.store.copying import TABLES, Page, Row

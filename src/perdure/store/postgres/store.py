@@ -15,7 +15,6 @@ import asyncpg
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, SECOND
-from perdure.core.run.inbox import place_message
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
@@ -186,7 +185,7 @@ class PostgresStore:
         for sequence, data in zip(row[13] or (), row[14] or (), strict=True):
             run.operations[sequence] = rows.operation_of(data)
         for position, data in zip(row[15] or (), row[16] or (), strict=True):
-            place_message(run, position, rows.signal_of(data))
+            run.place_message(position, rows.signal_of(data))
         chunks = row[17] or []
         run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
         if held is not None and _events_known(held):

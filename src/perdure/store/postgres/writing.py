@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.inbox import message_at
-from perdure.core.run.state import Activity, Run
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import Run
 from perdure.store import rows
 from perdure.store.interface import (
     Changes,
@@ -204,7 +204,7 @@ def _collect_beside(run: Run, batches: Batches) -> None:
         owner, poll = (None, None) if lease is None else (lease.owner, lease.poll_id)
         _add(batches, "put_operation", (run_id, sequence, owner, poll, rows.encode(operation)))
     for position in unsaved.inbox:
-        signal = message_at(run, position)
+        signal = run.message_at(position)
         if signal is None:
             _add(batches, "delete_signal", (run_id, position))
         else:

@@ -18,8 +18,8 @@ import msgspec
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
-from perdure.core.run.inbox import message_at, place_message
-from perdure.core.run.state import Activity, Run
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
@@ -126,7 +126,7 @@ class SqliteStore:
         for run_id, sequence, data in self._ask("load_operations", wanted):
             runs[run_id].operations[sequence] = rows.operation_of(data)
         for run_id, position, data in self._ask("load_inbox", wanted):
-            place_message(runs[run_id], position, rows.signal_of(data))
+            runs[run_id].place_message(position, rows.signal_of(data))
         for run in runs.values():
             self._load_events(run)
         return list(runs.values())
@@ -401,7 +401,7 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
         data = rows.encode(operation)
         batches["put_operation"].append((run.run_id, sequence, owner, data))
     for position in unsaved.inbox:
-        signal = message_at(run, position)
+        signal = run.message_at(position)
         if signal is None:
             batches["delete_signal"].append((run.run_id, position))
         else:
