@@ -243,7 +243,7 @@ async def cancel_deadline(stage: Stage) -> None:
     async with cooperative(stage):
         run = await stage.start("stubborn-sleeper")
         await run.event("TimerScheduled")
-        await request(run, cleanup_timeout_seconds=2)
+        await request(run, cleanup_timeout_seconds=6)
         cancelled = await run.failure(WorkflowCancelled)
 
     assert "deadline" in str(cancelled)

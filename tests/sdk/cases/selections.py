@@ -58,7 +58,10 @@ async def select_cancel_activity(stage: Stage) -> None:
 
 @case("select-cancel-finished", "too-late")
 async def select_cancel_finished(stage: Stage) -> None:
-    run = await stage.start("too-late")
+    light = stage.new_id()
+    run = await stage.start("too-late", light)
+    await run.event("SelectionResolved")
+    beacon(light).set()
 
     assert await run.result() == ["quick", "late", "late", "after"]
     assert "SelectionOperationCancelled" not in await run.kinds()

@@ -64,11 +64,11 @@ class CallOff:
 class TooLate:
     """A cancel of an operation that has finished."""
 
-    def run(self, ctx: Context) -> Steps:
+    def run(self, ctx: Context, light: str) -> Steps:
         first = yield ctx.select(
             {
                 "quick": ctx.schedule_activity("echo", ["quick"]),
-                "late": ctx.schedule_activity("echo-slowly", ["late", 0.2]),
+                "late": ctx.schedule_activity("echo-after-light", ["late", light]),
             }
         )
         late = yield first.handles["late"]

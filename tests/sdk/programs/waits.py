@@ -150,7 +150,7 @@ class Notebook:
         self.notes.append(text)
 
     def run(self, ctx: Context) -> Steps:
-        yield ctx.sleep(4)
+        yield ctx.sleep(8)
         yield ctx.schedule_activity("echo", ["after the timer"])
         return list(self.notes)
 
