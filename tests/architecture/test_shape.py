@@ -119,6 +119,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "store/postgres/store.py": "sorts errors, and raises on",
         "dispatch/lookout.py": "the slow loop",
         "dispatch/forgetting.py": "the loop that forgets",
+        "dispatch/pruning.py": "the loop that removes closed runs",
         "store/sqlite/store.py": "rolls back, and raises on",
         "web/client.py": "closes its connection, and raises on",
         "dispatch/deadlines.py": "the deadline loop",

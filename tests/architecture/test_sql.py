@@ -98,6 +98,9 @@ def test_the_exceptions_exist() -> None:
         ("read_chunks", "history_idx"),
         ("read_payload", "payload_idx"),
         ("read_loose_payloads", "payload_loose_idx"),
+        ("find_closed", "run_closed_idx"),
+        ("find_closed_pushed", "run_push_closed_idx"),
+        ("find_receipts_left", "receipt_run_idx"),
     ],
 )
 def test_a_hot_query_rides_its_index(database: apsw.Connection, name: str, index: str) -> None:
@@ -112,6 +115,8 @@ def test_a_hot_query_rides_its_index(database: apsw.Connection, name: str, index
         "read_list",
         "find_current",
         "load_due",
+        "find_closed",
+        "find_closed_pushed",
     ],
 )
 def test_the_order_of_a_page_comes_from_its_index(database: apsw.Connection, name: str) -> None:

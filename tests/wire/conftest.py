@@ -43,6 +43,7 @@ ON_BOTH_STORES = {
     "test_redrive",
     "test_services",
     "test_registration",
+    "test_retention",
     "test_sessions",
     "test_standalone_activities",
     "test_start",

@@ -447,7 +447,7 @@ class Engine:
         missing = []
         held: dict[str, Run] = {}
         for run_id in wanted:
-            if run_id in world.runs:
+            if run_id in world.runs or run_id in world.gone:
                 continue
             run = self._cache.find(run_id)
             if run is None:
@@ -464,6 +464,10 @@ class Engine:
         if missing:
             for run in await self._load_runs(world, missing, held):
                 world.runs[run.run_id] = run
+            for run_id in held:
+                if run_id not in world.runs:
+                    # Another node has removed it.
+                    self._cache.drop(run_id)
             self._note_staleness(world, held)
         await self._look_closer(world, operations)
 
@@ -534,6 +538,8 @@ class Engine:
         for change in world.changes.records.values():
             if change.after is not None and change.after.due_at is not None:
                 self._on_due(change.after.due_at)
+        for run_id in world.gone:
+            self._cache.drop(run_id)
         for run in world.runs.values():
             if run.run_id in world.touched:
                 if run.unsaved.ready:

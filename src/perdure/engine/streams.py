@@ -7,6 +7,7 @@ from msgspec import Struct
 from perdure.core import limits
 from perdure.core.rejection import (
     CompletionOverflows,
+    InstanceNotFound,
     StreamFull,
     StreamNotFound,
     StructuralLimitExceeded,
@@ -161,15 +162,25 @@ def _put(world: World, key: RecordKey, stream: OutputStream) -> None:
 
 
 class WriteStream(Operation):
-    """A client appends to a stream of a run, or ends it. That the run exists was looked at."""
+    """A client appends to a stream of a run, or ends it. That the run exists was looked at.
 
-    __slots__ = ("_directive", "_outlets")
+    One that is closed may go at any time, and what is written then would be nobody's. So whoever
+    writes to a stream of a closed run writes the run, too.
+    """
+
+    __slots__ = ("_closed_run", "_directive", "_outlets")
     name = "write_stream"
     looks_around = True
 
-    def __init__(self, namespace: str, run_id: str, directive: Directive) -> None:
+    def __init__(
+        self, namespace: str, run_id: str, directive: Directive, *, is_closed: bool = False
+    ) -> None:
         self._directive = directive
         self._outlets = Outlets(namespace, run_id, [directive])
+        self._closed_run = run_id if is_closed else None
+
+    def run_ids(self) -> tuple[str, ...]:
+        return () if self._closed_run is None else (self._closed_run,)
 
     def records(self) -> tuple[RecordKey, ...]:
         return self._outlets.records()
@@ -183,8 +194,13 @@ class WriteStream(Operation):
         name = self._directive.stream_name
         if isinstance(self._directive, CloseStream) and world.find_record(key) is None:
             raise StreamNotFound(f"the run has no stream {name}", stream_name=name)
+        run = None if self._closed_run is None else world.runs.get(self._closed_run)
+        if self._closed_run is not None and run is None:
+            raise InstanceNotFound(f"run {self._closed_run} is gone")
         changes, (written,) = self._outlets.plan(world)
         self._outlets.write(world, changes)
+        if changes and run is not None:
+            world.changed(run)
         return written
 
 

@@ -32,6 +32,7 @@ from perdure.store.interface import (
     Record,
     RecordChange,
     RecordKey,
+    RunRow,
     StreamKey,
 )
 
@@ -55,6 +56,8 @@ class World:
         self.grants: list[Grant] = []
         # Hints that turned out empty; they go only if the beat is committed.
         self.exhausted: list[tuple[QueueKey, set[str]]] = []
+        # Runs that this beat removes.
+        self.gone: set[str] = set()
         # Runs that are there and cannot be read.
         self.broken: set[str] = set()
         # Whether runs that memory holds are taken as they are, and which were.
@@ -176,6 +179,12 @@ class World:
         self.runs[run.run_id] = run
         self.current[Instance(run.namespace, run.workflow_id)] = run.run_id
         self.changed(run)
+
+    def remove(self, row: RunRow) -> None:
+        """A closed run is no more; nobody in this beat finds it again."""
+        self.changes.gone.append(row)
+        self.gone.add(row.run_id)
+        self.runs.pop(row.run_id, None)
 
     def put_worker(self, worker: Worker) -> None:
         self.changes.workers[(worker.namespace, worker.worker_id)] = worker

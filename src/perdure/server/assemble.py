@@ -83,6 +83,7 @@ from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhook_routes import flow_routes
 from perdure.server.ai import make_ai_routes, make_inferrer
 from perdure.server.neighbours import Neighbours
+from perdure.server.retention import make_pruner
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
@@ -243,6 +244,8 @@ class Server:
         )
         self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
         self.forgetter = make_forgetter(settings, self.engine, clock)
+        known = self.namespaces.known
+        self.pruner = make_pruner(settings, self.engine, clock, self.deadlines, known)
         self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
         self.inferrer = make_inferrer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
@@ -343,6 +346,7 @@ class Server:
             ("passes", self.invoker.run()),
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),
+            ("pruning", self.pruner.run()),
         ]
         if self.forgetter is not None:
             loops.append(("forgetting", self.forgetter.run()))

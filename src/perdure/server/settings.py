@@ -12,6 +12,7 @@ from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
 DURABLEX_PORT = 6770
 """Where clients of Durablex look for an engine when nobody tells them."""
 PROCESSES_MAX = 64
+FOREVER = "forever"
 API_KEYS_MAX = 64
 """Every one is compared with every request."""
 
@@ -53,6 +54,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
+    history_retention: int = limits.HISTORY_RETENTION_DEFAULT
+    """0 is for ever."""
     event_retention: int | None = None
     delivery_retention: int | None = None
     ai_url: str | None = None
@@ -106,6 +109,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
     "PERDURE_WEBHOOK_KEYS": "keys that seal webhook secrets, by commas; the first seals, all open",
+    "DW_HISTORY_RETENTION_DAYS": "days that closed runs are kept, from 1 to 365, or forever",
     "PERDURE_EVENT_RETENTION_DAYS": "days that the log of events is kept; for ever if not set",
     "PERDURE_DELIVERY_RETENTION_DAYS": "the same for webhooks, sent and received",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
@@ -164,6 +168,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         environment, "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD", 1, limits.BODY_BYTES_MAX // 2
     )
     values["webhook_keys"] = _keys(environment, "PERDURE_WEBHOOK_KEYS")
+    values["history_retention"] = _retention(environment, "DW_HISTORY_RETENTION_DAYS")
     values["event_retention"] = _days(environment, "PERDURE_EVENT_RETENTION_DAYS")
     values["delivery_retention"] = _days(environment, "PERDURE_DELIVERY_RETENTION_DAYS")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
@@ -263,6 +268,13 @@ def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | N
     if text not in choices:
         raise SettingsError(f"{name} is {' or '.join(choices)}, not {text!r}")
     return text
+
+
+def _retention(environment: Mapping[str, str], name: str) -> int | None:
+    if environment.get(name) == FOREVER:
+        return 0
+    days = _integer(environment, name, 1, 365)
+    return None if days is None else days * 86_400 * limits.SECOND
 
 
 def _days(environment: Mapping[str, str], name: str) -> int | None:

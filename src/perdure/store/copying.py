@@ -47,7 +47,7 @@ TABLES: dict[str, tuple[str, ...]] = {
         "available_at",
     ),
     "deadline": ("kind", "target", "due_at"),
-    "receipt": ("namespace", "workflow_id", "kind", "request_id", "data"),
+    "receipt": ("namespace", "workflow_id", "kind", "request_id", "data", "run_id"),
     "worker": ("namespace", "worker_id", "data"),
     "record": ("kind", "namespace", "key", "due_at", "data"),
     "stream_item": ("run_id", "stream_name", "item_offset", "idempotency_key", "data"),

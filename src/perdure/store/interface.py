@@ -93,7 +93,8 @@ class PollLease(NamedTuple):
 
 
 _SEPARATOR = "\x1f"
-_LAST_CHARACTER = "\U0010ffff"
+LAST_CHARACTER = "\U0010ffff"
+"""Sorts behind everything that follows a prefix."""
 
 
 class RecordKey(NamedTuple):
@@ -175,6 +176,48 @@ class StreamItem(NamedTuple):
     data: bytes
 
 
+class ClosedFilter(Struct, frozen=True, kw_only=True):
+    """Closed runs of one sort, in the order in which they closed."""
+
+    namespace: str
+    is_pushed: bool
+    before: int
+    """Only those that closed earlier than this."""
+    after: tuple[int, str] = (-1, "")
+    """When the last one of the page before closed, and its id."""
+    limit: int
+
+
+class RunRow(NamedTuple):
+    """A run without what stands in other tables, for whoever removes it."""
+
+    run_id: str
+    namespace: str
+    workflow_id: str
+    closed_at: int | None
+    version: int
+    run: Run | None
+    """None when it cannot be read."""
+
+
+class Remains(Struct, kw_only=True):
+    """Rows of runs that are gone, in the tables beside theirs, by their keys."""
+
+    chunks: list[tuple[str, int]]
+    operations: list[tuple[str, int]]
+    inbox: list[tuple[str, int]]
+    ready: list[tuple[str, int]]
+    items: list[tuple[str, str, int]]
+    receipts: list[ReceiptKey]
+    is_all: bool
+    """Whether there is nothing else."""
+
+    @property
+    def count(self) -> int:
+        beside = len(self.operations) + len(self.inbox) + len(self.ready)
+        return len(self.chunks) + len(self.items) + len(self.receipts) + beside
+
+
 class RecordRange(Struct, frozen=True, kw_only=True):
     """A page of records of one kind, in the order of their keys."""
 
@@ -190,7 +233,7 @@ class RecordRange(Struct, frozen=True, kw_only=True):
     @property
     def bounds(self) -> tuple[str, str, str]:
         """Keys from the first on, behind the second, and before the third."""
-        last = self.prefix + _LAST_CHARACTER
+        last = self.prefix + LAST_CHARACTER
         if self.newest_first:
             return self.prefix, "", last if self.after is None else min(self.after, last)
         return self.prefix, self.after or "", last
@@ -211,12 +254,24 @@ class Changes(Struct):
     trimmed: dict[StreamKey, int] = field(default_factory=dict)
     """Streams that lose their oldest items: those below an offset."""
 
+    gone: list[RunRow] = field(default_factory=list)
+    """Closed runs that are no more. What they leave in other tables is removed later."""
+    remains: list[Remains] = field(default_factory=list)
+
     hoped: set[Instance] = field(default_factory=set)
     """Workflow ids that were taken for new without looking, on a shared store."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.runs or self.receipts or self.workers or self.records or self.payloads)
+        return not (
+            self.runs
+            or self.receipts
+            or self.workers
+            or self.records
+            or self.payloads
+            or self.gone
+            or self.remains
+        )
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -295,6 +350,26 @@ class Store(Protocol):
         """What there is of a kind, to be loaded by its name."""
         ...
 
+    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
+        """A page of closed runs. On a shared store, others step over them until the beat ends."""
+        ...
+
+    async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
+        """Runs by their ids, open or closed, in the same way."""
+        ...
+
+    async def find_keys_of(
+        self, namespace: str, kinds: Collection[str], run_ids: Collection[str], limit: int
+    ) -> list[RecordKey]:
+        """Records of some kinds whose keys begin with the id of one of some runs."""
+        ...
+
+    async def find_remains(
+        self, run_ids: Collection[str], instances: Collection[Instance], *, limit: int, size: int
+    ) -> Remains:
+        """What some runs that are gone have left: of each table so many rows, and bytes."""
+        ...
+
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]: ...
@@ -324,6 +399,10 @@ class Store(Protocol):
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]: ...
     async def check(self) -> None: ...
     async def read_run(self, run_id: str) -> Run | None: ...
+    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
+        """The ids of a page of closed runs."""
+        ...
+
     async def read_instance(self, instance: Instance) -> Sequence[Run]: ...
     async def read_list(
         self, wanted: RunFilter, after: ListCursor | None, limit: int

@@ -1,5 +1,6 @@
 """Runs, operations and signals as bytes and back. The form is positional and only grows."""
 
+import contextlib
 from operator import attrgetter
 from typing import Any
 
@@ -11,7 +12,7 @@ from perdure.core.run.operation import Activity, Operation
 from perdure.core.run.state import STATE_FIELDS, TASK_KINDS, WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import activity_place, task_name
-from perdure.store.interface import Receipt, RecordKey
+from perdure.store.interface import Receipt, RecordKey, Remains, RunRow
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
@@ -89,6 +90,40 @@ def run_of(row: tuple[Any, ...]) -> Run:
         setattr(run, name, getattr(state, name))
     run.mark_saved()
     return run
+
+
+def closed_of(row: tuple[Any, ...]) -> RunRow:
+    """A run from its columns, also one that cannot be read."""
+    run: Run | None = None
+    with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
+        run = run_of(row)
+    return RunRow(row[0], row[1], row[2], row[8], row[9], run)
+
+
+def remains_of(
+    *,
+    chunks: list[tuple[Any, ...]],
+    items: list[tuple[Any, ...]],
+    limit: int,
+    size: int,
+    **others: list[Any],
+) -> Remains:
+    """What was found of gone runs. Of chunks and items the last member is their length."""
+    few_chunks, few_items = _within(chunks, size), _within(items, size)
+    whole = len(few_chunks) == len(chunks) and len(few_items) == len(items)
+    is_all = whole and all(len(found) < limit for found in (chunks, items, *others.values()))
+    return Remains(chunks=few_chunks, items=few_items, is_all=is_all, **others)
+
+
+def _within(found: list[tuple[Any, ...]], size: int) -> list[Any]:
+    """Keys of rows with so many bytes together; one at least."""
+    kept: list[tuple[Any, ...]] = []
+    for *key, length in found:
+        size -= length
+        if kept and size < 0:
+            break
+        kept.append(tuple(key))
+    return kept
 
 
 def ready_row(run: Run, place: int) -> tuple[Any, ...]:

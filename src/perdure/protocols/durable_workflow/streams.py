@@ -15,6 +15,7 @@ from perdure.core.rejection import (
     InvalidStreamRequest,
     StreamNotFound,
 )
+from perdure.core.run.state import Run
 from perdure.core.run.stream import NewItem, OutputStream
 from perdure.dispatch.tailing import Tail, Tails
 from perdure.engine.beat import Engine
@@ -62,7 +63,7 @@ class Streams:
     # Reading -------------------------------------------------------------------------------------
 
     async def list_streams(self, request: Request) -> Response:
-        run_id = await self._require_run(request)
+        run_id = (await self._require_run(request)).run_id
         prefix = f"{run_id}/"
         found = await STREAMS.read_page(
             self._store, request.namespace, limit=2 * limits.STREAMS_PER_RUN_MAX, prefix=prefix
@@ -138,12 +139,13 @@ class Streams:
     # Writing -------------------------------------------------------------------------------------
 
     async def append(self, request: Request) -> Response:
-        key = await self._require_key(request)
+        key, is_closed = await self._require_outlet(request)
         with _refusing():
             body = bodies.decode(request.body, bodies.AppendItemsBody)
             name = stream_of(key).stream_name
             directive = appending(name, body.items, body.max_pending_items, _CLIENT)
-        operation = WriteStream(key.namespace, stream_of(key).run_id, directive)
+        run_id = stream_of(key).run_id
+        operation = WriteStream(key.namespace, run_id, directive, is_closed=is_closed)
         written: Written = await self._engine.submit(naming(request, operation))
         members = {
             "accepted_offsets": written.offsets,
@@ -153,18 +155,22 @@ class Streams:
         return self._told("append_stream", request, written.stream, members)
 
     async def close(self, request: Request) -> Response:
-        key = await self._require_key(request)
+        key, is_closed = await self._require_outlet(request)
         with _refusing():
             body = bodies.decode(request.body, bodies.CloseStreamBody)
         stream = stream_of(key)
         directive = closing(stream.stream_name, body.error_reason, body.retention_seconds)
-        operation = WriteStream(key.namespace, stream.run_id, directive)
+        operation = WriteStream(key.namespace, stream.run_id, directive, is_closed=is_closed)
         written: Written = await self._engine.submit(operation)
         return self._told("close_stream", request, written.stream)
 
     # Both ----------------------------------------------------------------------------------------
 
     async def _require_key(self, request: Request) -> RecordKey:
+        return (await self._require_outlet(request))[0]
+
+    async def _require_outlet(self, request: Request) -> tuple[RecordKey, bool]:
+        """The stream that a path names, and whether its run is closed."""
         name = request.params["stream_name"]
         if not NAME.fullmatch(name):
             raise InvalidStreamName(
@@ -172,15 +178,16 @@ class Streams:
                 "colons, underscores and dashes",
                 stream_name=name[:255],
             )
-        return record_key(request.namespace, await self._require_run(request), name)
+        run = await self._require_run(request)
+        return record_key(request.namespace, run.run_id, name), run.is_closed
 
-    async def _require_run(self, request: Request) -> str:
+    async def _require_run(self, request: Request) -> Run:
         """The run that a path names. What a run is called never changes, so no beat need look."""
         workflow_id, run_id = request.params["workflow_id"], request.params["run_id"]
         run = await self._store.read_run(run_id)
         if run is None or (run.namespace, run.workflow_id) != (request.namespace, workflow_id):
             raise InstanceNotFound(f"workflow {workflow_id[:128]} has no run {run_id[:64]}")
-        return run_id
+        return run
 
     def _told(
         self,

@@ -19,7 +19,9 @@ from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
+    LAST_CHARACTER,
     Changes,
+    ClosedFilter,
     Conflict,
     Instance,
     LeasedTask,
@@ -37,7 +39,9 @@ from perdure.store.interface import (
     Record,
     RecordKey,
     RecordRange,
+    Remains,
     RunFilter,
+    RunRow,
     StreamKey,
     Unavailable,
 )
@@ -176,6 +180,10 @@ class PostgresStore:
         changed = await self._ask("load_runs", ids, versions, known, RUN_HISTORY_CACHE_BYTES_MAX)
         runs = {run_id: held[run_id] for run_id in ids if run_id in held}
         for row in changed:
+            if row[0] is None:
+                # Whoever remembers it remembers what is gone.
+                runs.pop(row[18], None)
+                continue
             run = await self._run_of(row, held.get(row[0]))
             runs[run.run_id] = run
         return list(runs.values())
@@ -241,6 +249,47 @@ class PostgresStore:
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         found = await self._ask(_reading(wanted), *_range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, plain(row[0])) for row in found]
+
+    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
+        """The rows stay locked until the beat ends, so that no other node removes them, too."""
+        await self._begin()
+        query = "find_closed_pushed" if wanted.is_pushed else "find_closed"
+        return [_row_of(row) for row in await self._ask(query, *_closed(wanted))]
+
+    async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
+        await self._begin()
+        return [_row_of(row) for row in await self._ask("find_rows", list(run_ids))]
+
+    async def find_keys_of(
+        self, namespace: str, kinds: Collection[str], run_ids: Collection[str], limit: int
+    ) -> list[RecordKey]:
+        values = (list(kinds), list(run_ids), namespace, LAST_CHARACTER, limit)
+        found = await self._ask("find_keys_of", *values)
+        return [RecordKey(plain(row[0]), namespace, plain(row[1])) for row in found]
+
+    async def find_remains(
+        self, run_ids: Collection[str], instances: Collection[Instance], *, limit: int, size: int
+    ) -> Remains:
+        async def ask(query: str, *values: Any) -> list[tuple[Any, ...]]:
+            return [tuple(row) for row in await self._ask(query, *values)]
+
+        ids = list(run_ids)
+        old: list[tuple[Any, ...]] = []
+        for namespace in {instance.namespace for instance in instances}:
+            named = [one.workflow_id for one in instances if one.namespace == namespace]
+            old += await ask("find_old_receipts_left", namespace, named, limit)
+        receipts = [*await ask("find_receipts_left", ids, limit), *old]
+        items = await ask("find_items_left", ids, limit)
+        return rows.remains_of(
+            chunks=await ask("find_chunks_left", ids, limit),
+            operations=await ask("find_operations_left", ids, limit),
+            inbox=await ask("find_inbox_left", ids, limit),
+            ready=await ask("find_ready_left", ids, limit),
+            items=[(row[0], plain(row[1]), *row[2:]) for row in items],
+            receipts=[ReceiptKey(*map(plain, row)) for row in receipts],
+            limit=limit,
+            size=size,
+        )
 
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
@@ -393,6 +442,10 @@ class PostgresStore:
             run.operations[sequence] = rows.operation_of(data)
         return run
 
+    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
+        query = "read_closed_pushed" if wanted.is_pushed else "read_closed"
+        return [row[0] for row in await self._read(query, *_closed(wanted))]
+
     async def read_instance(self, instance: Instance) -> Sequence[Run]:
         return [_run_of(row) for row in await self._read("read_instance", *instance)]
 
@@ -502,6 +555,10 @@ def _range(wanted: RecordRange) -> tuple[Any, ...]:
     return (wanted.kind, wanted.namespace, *wanted.bounds, wanted.limit)
 
 
+def _closed(wanted: ClosedFilter) -> tuple[Any, ...]:
+    return (wanted.namespace, wanted.before, *wanted.after, wanted.limit)
+
+
 def _events_known(run: Run | None) -> int:
     """How many events of a held run need not be loaded again."""
     if run is None or run.plain_input is not None or not run.events:
@@ -510,5 +567,12 @@ def _events_known(run: Run | None) -> int:
 
 
 def _run_of(row: asyncpg.Record) -> Run:
-    texts = (plain(row[number]) for number in range(5))
-    return rows.run_of((*texts, *row[5:12]))
+    return rows.run_of(_plainly(row))
+
+
+def _row_of(row: asyncpg.Record) -> RunRow:
+    return rows.closed_of(_plainly(row))
+
+
+def _plainly(row: asyncpg.Record) -> tuple[Any, ...]:
+    return (*(plain(row[number]) for number in range(5)), *row[5:12])

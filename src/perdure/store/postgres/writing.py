@@ -14,6 +14,7 @@ from perdure.store.interface import (
     PayloadPut,
     RecordChange,
     RecordKey,
+    Remains,
 )
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -58,7 +59,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delete_ready": ("run_ids", "places"),
     "put_deadline": ("kinds", "targets", "due_ats"),
     "delete_deadline": ("kinds", "targets"),
-    "put_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data"),
+    "put_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data", "run_ids"),
     "insert_worker": ("namespaces", "worker_ids", "data"),
     "update_worker": ("namespaces", "worker_ids", "data"),
     "delete_worker": ("namespaces", "worker_ids"),
@@ -70,6 +71,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delete_payload": ("namespaces", "reference_ids"),
     "insert_item": ("run_ids", "stream_names", "offsets", "idempotency_keys", "data"),
     "trim_items": ("run_ids", "stream_names", "belows"),
+    "delete_run": ("run_ids",),
+    "delete_chunk": ("run_ids", "firsts"),
+    "delete_item": ("run_ids", "stream_names", "offsets"),
+    "delete_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids"),
 }
 """The parts in the order in which they stand, and the values of each."""
 
@@ -79,12 +84,18 @@ Batches = dict[str, list[tuple[Any, ...]]]
 def collect(changes: Changes) -> Batches:
     """Rows by part."""
     batches: Batches = {}
+    for row in changes.gone:
+        _add(batches, "hold_closed", (row.run_id, row.version))
+        _add(batches, "delete_run", (row.run_id,))
+        _add(batches, "delete_deadline", ("run", row.run_id))
+    for remains in changes.remains:
+        _collect_remains(remains, batches)
     for instance in changes.hoped:
         _add(batches, "hold_new", tuple(instance))
     for run in changes.runs:
         _collect_run(run, batches)
     for key, receipt in changes.receipts.items():
-        _add(batches, "put_receipt", (*key, rows.encode(receipt)))
+        _add(batches, "put_receipt", (*key, rows.encode(receipt), receipt.run_id))
     for (namespace, worker_id), worker in changes.workers.items():
         _collect_worker(namespace, worker_id, worker, changes.worker_revisions, batches)
     for record_key, change in changes.records.items():
@@ -130,6 +141,19 @@ def _collect_worker(
         return
     part = "update_worker" if revision else "insert_worker"
     _add(batches, part, (namespace, worker_id, rows.encode(worker)))
+
+
+def _collect_remains(remains: Remains, batches: Batches) -> None:
+    for part, keys in (
+        ("delete_chunk", remains.chunks),
+        ("delete_operation", remains.operations),
+        ("delete_signal", remains.inbox),
+        ("delete_ready", remains.ready),
+        ("delete_item", remains.items),
+        ("delete_receipt", remains.receipts),
+    ):
+        if keys:
+            batches.setdefault(part, []).extend(keys)
 
 
 def _collect_record(key: RecordKey, change: RecordChange, batches: Batches) -> None:

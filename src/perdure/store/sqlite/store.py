@@ -23,7 +23,9 @@ from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
+    LAST_CHARACTER,
     Changes,
+    ClosedFilter,
     Instance,
     LeasedTask,
     ListCursor,
@@ -42,7 +44,9 @@ from perdure.store.interface import (
     RecordChange,
     RecordKey,
     RecordRange,
+    Remains,
     RunFilter,
+    RunRow,
     StreamKey,
     Unavailable,
 )
@@ -170,6 +174,37 @@ class SqliteStore:
         found = self._ask(_reading(wanted), _range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, row[0]) for row in found]
 
+    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
+        return [rows.closed_of(row) for row in self._ask(_closing(wanted), _closed(wanted))]
+
+    async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
+        return [rows.closed_of(row) for row in self._ask("load_runs", (_array(run_ids),))]
+
+    async def find_keys_of(
+        self, namespace: str, kinds: Collection[str], run_ids: Collection[str], limit: int
+    ) -> list[RecordKey]:
+        values = (_array(run_ids), _array(kinds), namespace, LAST_CHARACTER, limit)
+        return [RecordKey(row[0], namespace, row[1]) for row in self._ask("find_keys_of", values)]
+
+    async def find_remains(
+        self, run_ids: Collection[str], instances: Collection[Instance], *, limit: int, size: int
+    ) -> Remains:
+        found = (_array(run_ids), limit)
+        receipts = self._ask("find_receipts_left", found)
+        for namespace in {instance.namespace for instance in instances}:
+            named = _array(one.workflow_id for one in instances if one.namespace == namespace)
+            receipts += self._ask("find_old_receipts_left", (namespace, named, limit))
+        return rows.remains_of(
+            chunks=self._ask("find_chunks_left", found),
+            operations=self._ask("find_operations_left", found),
+            inbox=self._ask("find_inbox_left", found),
+            ready=self._ask("find_ready_left", found),
+            items=self._ask("find_items_left", found),
+            receipts=[ReceiptKey(*row) for row in receipts],
+            limit=limit,
+            size=size,
+        )
+
     async def load_ready(
         self, key: QueueKey, names: Collection[str], limit: int
     ) -> list[ReadyTask]:
@@ -216,6 +251,7 @@ class SqliteStore:
             # A payload is as much to write as many runs, and so is what is removed by the page.
             weight = len(changes.runs) + INLINE_RUNS_MAX * len(changes.payloads)
             weight += len(changes.items) + INLINE_RUNS_MAX * len(changes.trimmed)
+            weight += INLINE_RUNS_MAX * len(changes.remains)
             await self._committer.commit(writer, runs=weight)
         except apsw.Error as error:
             self._roll_back()
@@ -233,10 +269,16 @@ class SqliteStore:
 
     def _write(self, changes: Changes) -> None:
         batches: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        # First, so that what goes makes room for what has the same name.
+        for gone in changes.gone:
+            batches["delete_run"].append((gone.run_id,))
+            batches["delete_deadline"].append(("run", gone.run_id))
+        for remains in changes.remains:
+            _collect_remains(remains, batches)
         for run in changes.runs:
             _collect_run(run, batches)
         for key, receipt in changes.receipts.items():
-            batches["put_receipt"].append((*key, rows.encode(receipt)))
+            batches["put_receipt"].append((*key, rows.encode(receipt), receipt.run_id))
         for (namespace, worker_id), worker in changes.workers.items():
             if worker is None:
                 batches["delete_worker"].append((namespace, worker_id))
@@ -267,6 +309,9 @@ class SqliteStore:
         for sequence, data in self._read("read_operations", (run_id,)):
             run.operations[sequence] = rows.operation_of(data)
         return run
+
+    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
+        return [row[0] for row in await self._read_bulk(_closing(wanted), _closed(wanted))]
 
     async def read_instance(self, instance: Instance) -> Sequence[Run]:
         return [rows.run_of(row) for row in self._read("read_instance", instance)]
@@ -447,6 +492,23 @@ def _collect_payload(
             batches["keep_payload"].append(key)
         case PayloadFate.GONE:
             batches["delete_payload"].append(key)
+
+
+def _collect_remains(remains: Remains, batches: dict[str, list[tuple[Any, ...]]]) -> None:
+    batches["delete_chunk"] += remains.chunks
+    batches["delete_operation"] += remains.operations
+    batches["delete_signal"] += remains.inbox
+    batches["delete_ready"] += remains.ready
+    batches["delete_item"] += remains.items
+    batches["delete_receipt"] += remains.receipts
+
+
+def _closing(wanted: ClosedFilter) -> str:
+    return "find_closed_pushed" if wanted.is_pushed else "find_closed"
+
+
+def _closed(wanted: ClosedFilter) -> tuple[Any, ...]:
+    return (wanted.namespace, wanted.before, *wanted.after, wanted.limit)
 
 
 def _reading(wanted: RecordRange) -> str:

@@ -3,7 +3,7 @@
 -- name: load_runs
 -- Runs that differ from what the caller holds of them, each with all that belongs to it. One
 -- statement, so that a run is seen as it was at one moment. Of a long history only the newest
--- part comes along.
+-- part comes along; of a run that is gone, nothing but its name.
 with wanted as (
     select ids.run_id, ids.version, ids.known
       from unnest(:run_ids::text[], :versions::bigint[], :known::bigint[])
@@ -13,9 +13,9 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
        run.started_at, coalesce(open_run.status, run.status), run.closed_at,
        coalesce(open_run.version, run.version), open_run.task_owner,
        coalesce(open_run.state, run.state), open_run.run_id is null,
-       steps.sequences, steps.data, signals.positions, signals.data, chunks.events
+       steps.sequences, steps.data, signals.positions, signals.data, chunks.events, wanted.run_id
   from wanted
-  join perdure.run on run.run_id = wanted.run_id
+  left join perdure.run on run.run_id = wanted.run_id
   left join perdure.open_run on open_run.run_id = wanted.run_id
  cross join lateral (
     select array_agg(sequence order by sequence) as sequences,
@@ -39,7 +39,7 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
                and history.first_sequence > wanted.known) as newest
      where newest.size - octet_length(newest.events) < :most::bigint
  ) as chunks
- where coalesce(open_run.version, run.version) <> wanted.version
+ where coalesce(open_run.version, run.version, 0) <> wanted.version
 
 -- name: load_chunks
 -- The whole history of one run.

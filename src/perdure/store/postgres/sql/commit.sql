@@ -246,11 +246,11 @@ delete_deadline as (
 
 -- name: put_receipt
 put_receipt as (
-    insert into perdure.receipt (namespace, workflow_id, kind, request_id, data)
-    select rows.namespace, rows.workflow_id, rows.kind, rows.request_id, rows.data
+    insert into perdure.receipt (namespace, workflow_id, kind, request_id, data, run_id)
+    select rows.namespace, rows.workflow_id, rows.kind, rows.request_id, rows.data, rows.run_id
       from unnest(:namespaces::text[], :workflow_ids::text[], :kinds::text[],
-                  :request_ids::text[], :data::bytea[])
-        as rows (namespace, workflow_id, kind, request_id, data)
+                  :request_ids::text[], :data::bytea[], :run_ids::text[])
+        as rows (namespace, workflow_id, kind, request_id, data, run_id)
      where (select ok from gate)
 )
 
@@ -364,5 +364,46 @@ trim_items as (
      where stream_item.run_id = ids.run_id
        and stream_item.stream_name = ids.stream_name
        and stream_item.item_offset < ids.below
+       and (select ok from gate)
+)
+
+-- name: delete_run
+delete_run as (
+    delete from perdure.run
+     using unnest(:run_ids::text[]) as ids (run_id)
+     where run.run_id = ids.run_id
+       and (select ok from gate)
+)
+
+-- name: delete_chunk
+delete_chunk as (
+    delete from perdure.history
+     using unnest(:run_ids::text[], :firsts::bigint[]) as ids (run_id, first_sequence)
+     where history.run_id = ids.run_id
+       and history.first_sequence = ids.first_sequence
+       and (select ok from gate)
+)
+
+-- name: delete_item
+delete_item as (
+    delete from perdure.stream_item
+     using unnest(:run_ids::text[], :stream_names::text[], :offsets::bigint[])
+        as ids (run_id, stream_name, item_offset)
+     where stream_item.run_id = ids.run_id
+       and stream_item.stream_name = ids.stream_name
+       and stream_item.item_offset = ids.item_offset
+       and (select ok from gate)
+)
+
+-- name: delete_receipt
+delete_receipt as (
+    delete from perdure.receipt
+     using unnest(:namespaces::text[], :workflow_ids::text[], :kinds::text[],
+                  :request_ids::text[])
+        as ids (namespace, workflow_id, kind, request_id)
+     where receipt.namespace = ids.namespace
+       and receipt.workflow_id = ids.workflow_id
+       and receipt.kind = ids.kind
+       and receipt.request_id = ids.request_id
        and (select ok from gate)
 )

@@ -73,7 +73,7 @@ select kind, target, due_at
   from perdure.deadline
 
 -- name: give_receipt
-select namespace, workflow_id, kind, request_id, data
+select namespace, workflow_id, kind, request_id, data, run_id
   from perdure.receipt
 
 -- name: give_worker

@@ -193,8 +193,8 @@ delete from payload
    and reference_id = :reference_id
 
 -- name: put_receipt
-insert into receipt (namespace, workflow_id, kind, request_id, data)
-values (:namespace, :workflow_id, :kind, :request_id, :data)
+insert into receipt (namespace, workflow_id, kind, request_id, data, run_id)
+values (:namespace, :workflow_id, :kind, :request_id, :data, :run_id)
 on conflict (namespace, workflow_id, kind, request_id) do nothing
 
 -- name: put_worker
@@ -224,3 +224,21 @@ delete from stream_item
  where run_id = :run_id
    and stream_name = :stream_name
    and item_offset < :below
+
+-- name: delete_chunk
+delete from history
+ where run_id = :run_id
+   and first_sequence = :first_sequence
+
+-- name: delete_item
+delete from stream_item
+ where run_id = :run_id
+   and stream_name = :stream_name
+   and item_offset = :item_offset
+
+-- name: delete_receipt
+delete from receipt
+ where namespace = :namespace
+   and workflow_id = :workflow_id
+   and kind = :kind
+   and request_id = :request_id

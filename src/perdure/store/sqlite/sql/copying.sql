@@ -48,7 +48,7 @@ select kind, target, due_at
   from deadline
 
 -- name: give_receipt
-select namespace, workflow_id, kind, request_id, data
+select namespace, workflow_id, kind, request_id, data, run_id
   from receipt
 
 -- name: give_worker
@@ -98,8 +98,8 @@ insert into deadline (kind, target, due_at)
 values (:kind, :target, :due_at)
 
 -- name: take_receipt
-insert into receipt (namespace, workflow_id, kind, request_id, data)
-values (:namespace, :workflow_id, :kind, :request_id, :data)
+insert into receipt (namespace, workflow_id, kind, request_id, data, run_id)
+values (:namespace, :workflow_id, :kind, :request_id, :data, :run_id)
 
 -- name: take_worker
 insert into worker (namespace, worker_id, data)

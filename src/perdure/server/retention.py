@@ -1,0 +1,27 @@
+"""How long closed runs are kept, built from the settings."""
+
+from collections.abc import Collection
+
+from perdure.clock import Clock
+from perdure.core.run.state import Dialect
+from perdure.dispatch.deadlines import DeadlineLoop
+from perdure.dispatch.pruning import Pruner, Retention
+from perdure.engine.beat import Engine
+from perdure.engine.pruning import LEFTOVER, ClearLeftover
+from perdure.server.settings import Settings
+
+
+def make_pruner(
+    settings: Settings,
+    engine: Engine,
+    clock: Clock,
+    deadlines: DeadlineLoop,
+    namespaces: Collection[str],
+) -> Pruner:
+    """Who removes closed runs that are older than the settings say."""
+    # Also without a rule: somebody may have died over what there was to remove.
+    deadlines.on_record(LEFTOVER.name, ClearLeftover)
+    rules: list[Retention] = []
+    if settings.history_retention:
+        rules.append(Retention(Dialect.PULL, settings.history_retention, lambda: namespaces))
+    return Pruner(engine, clock, rules)

@@ -1,0 +1,210 @@
+"""Closed runs go when their time is over, with all that was theirs, and nothing else does."""
+
+from typing import Any
+
+import pytest
+
+from perdure.core.limits import SECOND
+from perdure.core.run.state import Dialect
+from perdure.dispatch.pruning import Pruner, Retention
+from perdure.engine.pruning import LEFTOVER, PruneOld
+from tests.support.http import (
+    Json,
+    Wire,
+    avro,
+    complete_workflow,
+    continue_as_new,
+    fail_workflow,
+    schedule_activity,
+    start_child,
+    start_timer,
+    wait_for_condition,
+)
+
+DAY = 86_400
+
+
+@pytest.fixture(autouse=True)
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody moves the clock while runs are pruned."""
+    monkeypatch.setattr("perdure.dispatch.pruning.FORGET_PAUSE", 0)
+
+
+def prune(wire: Wire, *, days: int = 30) -> int:
+    rule = Retention(Dialect.PULL, days * DAY * SECOND, lambda: {"default"})
+    return wire.run(Pruner(wire.server.engine, wire.clock, [rule]).prune())
+
+
+def traces(wire: Wire, run_id: str) -> dict[str, list[Any]]:
+    """Every row that has to do with a run."""
+    found = {
+        table: [row for row in rows if run_id in repr(row)] for table, rows in wire.stored().items()
+    }
+    return {table: rows for table, rows in found.items() if rows}
+
+
+def closed(wire: Wire, workflow_id: str = "order-1", **members: Any) -> str:
+    """A run that has completed at once."""
+    run_id: str = wire.start(workflow_id, **members)["run_id"]
+    wire.complete(wire.take(), complete_workflow())
+    return run_id
+
+
+@pytest.fixture
+def working(wire: Wire) -> Wire:
+    wire.register()
+    return wire
+
+
+def test_a_run_goes_when_it_was_closed_for_as_long_as_runs_are_kept(working: Wire) -> None:
+    wire = working
+    run_id = closed(wire)
+    wire.jump(seconds=30 * DAY)
+
+    assert prune(wire) == 0
+    wire.jump(seconds=1)
+    assert prune(wire) == 1
+
+    assert traces(wire, run_id) == {}
+    assert prune(wire) == 0
+
+
+def test_a_run_that_is_gone_is_not_found_and_its_id_is_free(working: Wire) -> None:
+    wire = working
+    first = closed(wire)
+    wire.control("POST", "/workflows", wire_start("order-1")).refused(409, "duplicate_not_allowed")
+    wire.jump(seconds=31 * DAY)
+    prune(wire)
+
+    paths = ("", "/runs", f"/runs/{first}", f"/runs/{first}/history")
+    for path in paths:
+        wire.control("GET", f"/workflows/order-1{path}").refused(404, "instance_not_found")
+    wire.control("POST", "/workflows/order-1/signal/pay", {}).refused(404, "instance_not_found")
+    assert wire.control("GET", "/workflows").ok()["workflows"] == []
+
+    again = wire.start("order-1")
+    assert again["run_id"] != first
+    wire.complete(wire.take(), complete_workflow())
+    assert wire.describe()["status"] == "completed"
+
+
+def wire_start(workflow_id: str) -> Json:
+    return {"workflow_id": workflow_id, "workflow_type": "Order", "task_queue": "q"}
+
+
+def test_nothing_that_is_open_goes_however_old_it_is(working: Wire) -> None:
+    """Nor what an open run still waits for, or has its word from."""
+    wire = working
+    parent = wire.start("parent")["run_id"]
+    wire.complete(wire.take(), start_child("Order"))
+    child = wire.take()
+    wire.complete(child, complete_workflow("word"))
+    wire.complete(wire.take(), start_timer(100 * DAY))
+    wire.start("waiting")
+    wire.complete(wire.take(), wait_for_condition())
+    wire.jump(seconds=60 * DAY)
+
+    assert prune(wire) == 1
+
+    assert traces(wire, child["run_id"]).keys() <= {"history", "run", "open_run"}
+    assert "ChildRunCompleted" in wire.event_types("parent", parent)
+    wire.jump(seconds=40 * DAY)
+    wire.advance(seconds=2)
+    wire.register()
+    wire.complete(wire.take(), complete_workflow())
+    assert wire.describe("parent")["status"] == "completed"
+
+
+def test_of_a_chain_the_old_runs_go_and_the_newest_goes_on(working: Wire) -> None:
+    wire = working
+    first = wire.start()["run_id"]
+    wire.complete(wire.take(), continue_as_new())
+    wire.complete(wire.take(), start_timer(100 * DAY))
+    wire.signal("pay", request_id="r1")
+    wire.jump(seconds=31 * DAY)
+
+    assert prune(wire) == 1
+
+    wire.control("GET", f"/workflows/order-1/runs/{first}").refused(404, "run_not_found")
+    runs = wire.control("GET", "/workflows/order-1/runs").ok()["runs"]
+    assert [run["run_number"] for run in runs] == [2]
+    assert wire.signal("pay", request_id="r1")["outcome"] == "signal_received"
+    assert len([t for t in wire.event_types() if t == "SignalReceived"]) <= 1
+
+
+def test_everything_beside_a_run_goes_with_it(
+    working: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers to commands, streams and their items, in bites smaller than what there is."""
+    monkeypatch.setattr("perdure.engine.pruning.REMAINS_ROWS_MAX", 3)
+    wire = working
+    run_id = wire.start()["run_id"]
+    for number in range(5):
+        wire.signal("pay", request_id=f"r{number}")
+    for name in ("log", "other"):
+        path = f"/workflows/order-1/runs/{run_id}/streams/{name}/items"
+        wire.control("POST", path, {"items": [{"payload": avro(n)} for n in range(4)]}).ok()
+    for _ in range(4):
+        wire.complete(wire.take(), schedule_activity())
+        wire.report_attempt(wire.take("activity"), "complete", result=avro(1)).ok()
+    wire.complete(wire.take(), complete_workflow())
+    wire.jump(seconds=31 * DAY)
+    assert {"receipt", "stream_item", "record", "history"} <= traces(wire, run_id).keys()
+
+    assert prune(wire) == 1
+
+    assert traces(wire, run_id) == {}
+
+
+def test_what_a_node_died_over_is_cleared_by_the_next(
+    working: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.engine.pruning.REMAINS_ROWS_MAX", 1)
+    wire = working
+    run_ids = [closed(wire, f"order-{number}") for number in range(3)]
+    wire.jump(seconds=31 * DAY)
+    old = PruneOld("default", Dialect.PULL, before=wire.clock.now() - 30 * DAY * SECOND, limit=10)
+    wire.run(submit(wire, old))
+    assert all("history" in traces(wire, run_id) for run_id in run_ids)
+    assert wire.control("GET", "/workflows").ok()["workflows"] == []
+
+    wire.restart()
+    while any(traces(wire, run_id) for run_id in run_ids):
+        wire.advance(seconds=31)
+
+    assert [row for row in wire.stored()["record"] if row[0] == LEFTOVER.name] == []
+
+
+async def submit(wire: Wire, operation: Any) -> Any:
+    return await wire.server.engine.submit(operation)
+
+
+def test_a_failed_run_that_was_continued_leaves_a_whole_one(working: Wire) -> None:
+    wire = working
+    failed = wire.start()["run_id"]
+    wire.complete(wire.take(), schedule_activity())
+    wire.report_attempt(wire.take("activity"), "complete", result=avro("paid")).ok()
+    wire.complete(wire.take(), fail_workflow())
+    redriven = wire.control("POST", f"/workflows/order-1/runs/{failed}/redrive", {}).ok(202)
+    wire.jump(seconds=31 * DAY)
+    wire.register()
+
+    assert prune(wire) == 1
+
+    task = wire.take()
+    assert task["run_id"] == redriven["run_id"]
+    assert "ActivityCompleted" in wire.event_types("order-1", task["run_id"])
+    wire.complete(task, complete_workflow())
+    wire.control("GET", f"/workflows/order-1/runs/{failed}").refused(404, "run_not_found")
+
+
+def test_nobody_writes_to_a_stream_of_a_run_that_is_gone(working: Wire) -> None:
+    wire = working
+    run_id = closed(wire)
+    wire.jump(seconds=31 * DAY)
+    prune(wire)
+
+    path = f"/workflows/order-1/runs/{run_id}/streams/log/items"
+    wire.control("POST", path, {"items": [{"payload": avro(1)}]}).refused(404, "instance_not_found")
+
+    assert traces(wire, run_id) == {}
