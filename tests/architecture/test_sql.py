@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from perdure.store.copying import TABLES as COPIED
-from perdure.store.queries import load_queries
+from perdure.store.queries import backwards, load_queries
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.architecture.source import MODULES, ROOT, Module
 
@@ -133,6 +133,7 @@ def test_every_query_is_used_and_every_used_one_exists() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
+    named |= {backwards(name) for name in named}
     named |= {f"{verb}_{table}" for verb in ("give", "take") for table in COPIED}
     assert set(QUERIES) <= named, set(QUERIES) - named
 

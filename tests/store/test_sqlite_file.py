@@ -96,15 +96,14 @@ def test_every_query_can_be_prepared_and_none_scans_a_table_on_a_hot_path(path: 
         pass
     scans: dict[str, list[str]] = {}
     with closing(apsw.Connection(str(path))) as connection:
+        tables = {row[0] for row in connection.execute("select name from sqlite_schema")}
         for name, query in load_queries(PACKAGE).items():
             values = [None] * query_parameters(connection, query)
             plan = [row[3] for row in connection.execute(f"explain query plan {query}", values)]
             scans[name] = [
                 str(step)
                 for step in plan
-                if str(step).startswith("SCAN")
-                and "json_each" not in str(step)
-                and step != "SCAN CONSTANT ROW"
+                if str(step).startswith("SCAN") and str(step).split()[1] in tables
             ]
 
     assert {name for name, steps in scans.items() if steps} <= at_start | by_a_copy

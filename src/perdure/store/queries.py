@@ -1,23 +1,43 @@
-"""Named SQL: files of `-- name:` blocks, loaded once."""
+"""Named SQL: files of `-- name:` blocks, loaded once.
 
+A `-- part:` block is no query: it is put in wherever its name stands in braces. A query with
+`{way}` is loaded twice, forwards and backwards.
+"""
+
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from types import MappingProxyType
 
+_HEAD = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
+_FORWARDS = {"way": "asc", "beyond": ">"}
+_BACKWARDS = {"way": "desc", "beyond": "<"}
+
 
 @cache
 def load_queries(package: str) -> Mapping[str, str]:
     """Every named query of a store's `sql` folder."""
-    queries: dict[str, str] = {}
+    blocks: dict[str, dict[str, str]] = {"name": {}, "part": {}}
     for file in _sql_files(package, "sql"):
-        for block in file.read_text("utf-8").split("-- name:")[1:]:
-            name, _, text = block.partition("\n")
+        _, *pieces = _HEAD.split(file.read_text("utf-8"))
+        for kind, name, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
             body = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
-            assert name.strip() not in queries, f"query {name.strip()} is defined twice"
-            queries[name.strip()] = body.strip().rstrip(";")
+            assert name not in blocks[kind], f"{kind} {name} is defined twice"
+            blocks[kind][name] = body.strip().rstrip(";")
+    queries: dict[str, str] = {}
+    for name, text in blocks["name"].items():
+        whole = _filled(text, blocks["part"])
+        queries[name] = _filled(whole, _FORWARDS)
+        if "{way}" in whole:
+            queries[backwards(name)] = _filled(whole, _BACKWARDS)
     return MappingProxyType(queries)
+
+
+def backwards(name: str) -> str:
+    """The query that reads the same from the other end."""
+    return f"{name}_backwards"
 
 
 def load_migrations(package: str) -> list[tuple[int, str]]:
@@ -26,6 +46,14 @@ def load_migrations(package: str) -> list[tuple[int, str]]:
         (int(file.name.split("_", 1)[0]), file.read_text("utf-8"))
         for file in _sql_files(package, "migrations")
     ]
+
+
+def _filled(text: str, parts: Mapping[str, str]) -> str:
+    """A text with parts in their places, and parts in theirs. Other braces stay as they are."""
+    pattern = re.compile(r"\{(" + "|".join(parts) + r")\}")
+    while parts and pattern.search(text):
+        text = pattern.sub(lambda found: parts[found.group(1)], text)
+    return text
 
 
 def _sql_files(package: str, folder: str) -> list[Traversable]:

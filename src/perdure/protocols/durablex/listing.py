@@ -21,7 +21,7 @@ _PAGE_SIZE = 30
 _SCAN_PAGES_MAX = 50
 """How many pages are looked through for runs of a property that has no index."""
 _SORTED_PAGES_MAX = 5
-"""The same where each page is sorted anew."""
+"""The same in other orders, where each page may sort all open runs anew."""
 _DEEP_RUNS_MAX = 500
 """How many runs are opened in search of a text; the next page goes on behind them."""
 

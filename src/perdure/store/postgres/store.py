@@ -56,6 +56,7 @@ from perdure.store.postgres.schema import (
 from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.writing import collect, parts_of
 from perdure.store.pushed import question
+from perdure.store.queries import backwards
 
 READERS_MAX = 4
 """How many readers may ask at the same time."""
@@ -548,7 +549,7 @@ def _columns(keys: Collection[RecordKey]) -> list[list[str]]:
 
 
 def _reading(wanted: RecordRange) -> str:
-    return "read_records_backwards" if wanted.newest_first else "read_records"
+    return backwards("read_records") if wanted.newest_first else "read_records"
 
 
 def _range(wanted: RecordRange) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ from perdure.store.interface import (
     Unavailable,
 )
 from perdure.store.pushed import question
-from perdure.store.queries import load_queries
+from perdure.store.queries import backwards, load_queries
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
@@ -512,7 +512,7 @@ def _closed(wanted: ClosedFilter) -> tuple[Any, ...]:
 
 
 def _reading(wanted: RecordRange) -> str:
-    return "read_records_backwards" if wanted.newest_first else "read_records"
+    return backwards("read_records") if wanted.newest_first else "read_records"
 
 
 def _range(wanted: RecordRange) -> tuple[Any, ...]:

@@ -1,10 +1,13 @@
 -- What readers ask. None of these decides anything.
 
+-- part: run_columns
+run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
+       run.started_at, coalesce(open_run.status, run.status) as status, run.closed_at,
+       coalesce(open_run.version, run.version) as version, open_run.task_owner,
+       coalesce(open_run.state, run.state) as state
+
 -- name: read_run
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
-       coalesce(open_run.version, run.version), open_run.task_owner,
-       coalesce(open_run.state, run.state), steps.sequences, steps.data
+select {run_columns}, steps.sequences, steps.data
   from perdure.run
   left join perdure.open_run on open_run.run_id = run.run_id
  cross join lateral (
@@ -17,10 +20,7 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
 
 -- name: read_instance
 -- Every run of a workflow id, oldest first.
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
-       coalesce(open_run.version, run.version), open_run.task_owner,
-       coalesce(open_run.state, run.state)
+select {run_columns}
   from perdure.run
   left join perdure.open_run on open_run.run_id = run.run_id
  where run.namespace = :namespace::text
@@ -29,10 +29,7 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
 
 -- name: read_list
 -- One page of runs, newest first, behind a cursor.
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
-       coalesce(open_run.version, run.version), open_run.task_owner,
-       coalesce(open_run.state, run.state)
+select {run_columns}
   from perdure.run
   left join perdure.open_run on open_run.run_id = run.run_id
  where run.namespace = :namespace::text
@@ -61,176 +58,108 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
  order by run.started_at desc, run.run_id desc
  limit :most::bigint
 
+-- Lists of push runs. Each order has an index of its own; those that change with a run have one of
+-- runs that are over, and what is open is put in its place.
+
+-- part: pushed_runs
+perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where run.namespace = :namespace::text
+   and run.workflow_id = run.run_id
+   and run.started_at >= :since::bigint
+   and (:app::text is null or run.queue = :app::text)
+   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
+   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
+   and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
+        or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+
+-- part: behind_word
+(:place::text, :started_at::bigint, :run_id::text)
+
+-- part: behind_number
+(:place::bigint, :started_at::bigint, :run_id::text)
+
 -- name: read_pushed
--- One page of push runs, newest first, behind a cursor.
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
-       coalesce(open_run.version, run.version), open_run.task_owner,
-       coalesce(open_run.state, run.state)
-  from perdure.run
-  left join perdure.open_run on open_run.run_id = run.run_id
- where run.namespace = :namespace::text
-   and run.workflow_id = run.run_id
-   and run.started_at >= :since::bigint
-   and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
-   and (:app::text is null or run.queue = :app::text)
-   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-   and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-        or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
- order by run.started_at desc, run.run_id desc
+-- One page of push runs behind a cursor, by their start.
+select {run_columns}
+  from {pushed_runs}
+   and (run.started_at, run.run_id) {beyond} (:started_at::bigint, :run_id::text)
+ order by run.started_at {way}, run.run_id {way}
  limit :most::bigint
 
--- name: read_pushed_oldest
--- The same, oldest first.
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, coalesce(open_run.status, run.status), run.closed_at,
-       coalesce(open_run.version, run.version), open_run.task_owner,
-       coalesce(open_run.state, run.state)
-  from perdure.run
-  left join perdure.open_run on open_run.run_id = run.run_id
- where run.namespace = :namespace::text
-   and run.workflow_id = run.run_id
-   and run.started_at >= :since::bigint
-   and (run.started_at, run.run_id) > (:started_at::bigint, :run_id::text)
-   and (:app::text is null or run.queue = :app::text)
-   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-   and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-   and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-        or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
- order by run.started_at, run.run_id
+-- name: read_pushed_by_workflow
+select {run_columns}
+  from {pushed_runs}
+   and (run.workflow_type, run.started_at, run.run_id) {beyond} {behind_word}
+ order by run.workflow_type {way}, run.started_at {way}, run.run_id {way}
  limit :most::bigint
 
--- name: read_pushed_by_word
--- One page of push runs by a word of theirs, then by their start. Nothing but the place of a run in
--- time has an index, so this looks at every run that the rest lets pass.
-with found as (
-    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
-           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
-           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
-           coalesce(open_run.state, run.state) as state,
-           case :sort::text
-               when 'workflow' then run.workflow_type
-               when 'app' then run.queue
-               else case coalesce(open_run.status, run.status)
-                   when 'pending' then 'queued'
-                   when 'completed' then 'succeeded'
-                   when 'terminated' then 'cancelled'
-                   else coalesce(open_run.status, run.status)
-               end
-           end collate ucs_basic as place
-      from perdure.run
-      left join perdure.open_run on open_run.run_id = run.run_id
-     where run.namespace = :namespace::text
-       and run.workflow_id = run.run_id
-       and run.started_at >= :since::bigint
-       and (:app::text is null or run.queue = :app::text)
-       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-       and (:statuses::text[] is null
-            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+-- name: read_pushed_by_app
+select {run_columns}
+  from {pushed_runs}
+   and (run.queue, run.started_at, run.run_id) {beyond} {behind_word}
+ order by run.queue {way}, run.started_at {way}, run.run_id {way}
+ limit :most::bigint
+
+-- part: shown_when_over
+(case run.status
+     when 'completed' then 'succeeded'
+     when 'terminated' then 'cancelled'
+     else run.status
+ end collate ucs_basic)
+
+-- part: shown_when_open
+(case open_run.status when 'pending' then 'queued' else open_run.status end collate ucs_basic)
+
+-- name: read_pushed_by_status
+-- By the word that readers know a status by.
+with finished as (
+    select {run_columns}, {shown_when_over} as place
+      from {pushed_runs}
+       and run.closed_at is not null
+       and ({shown_when_over}, run.started_at, run.run_id) {beyond} {behind_word}
+     order by {shown_when_over} {way}, run.started_at {way}, run.run_id {way}
+     limit :most::bigint
+), unfinished as (
+    select {run_columns}, {shown_when_open} as place
+      from {pushed_runs}
+       and run.closed_at is null
+       and ({shown_when_open}, run.started_at, run.run_id) {beyond} {behind_word}
+     order by {shown_when_open} {way}, run.started_at {way}, run.run_id {way}
+     limit :most::bigint
 )
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place::text is null
-    or (place, started_at, run_id) > (:place::text, :started_at::bigint, :run_id::text)
- order by place, started_at, run_id
- limit :most::bigint
-
--- name: read_pushed_by_word_down
--- The same from the other end.
-with found as (
-    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
-           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
-           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
-           coalesce(open_run.state, run.state) as state,
-           case :sort::text
-               when 'workflow' then run.workflow_type
-               when 'app' then run.queue
-               else case coalesce(open_run.status, run.status)
-                   when 'pending' then 'queued'
-                   when 'completed' then 'succeeded'
-                   when 'terminated' then 'cancelled'
-                   else coalesce(open_run.status, run.status)
-               end
-           end collate ucs_basic as place
-      from perdure.run
-      left join perdure.open_run on open_run.run_id = run.run_id
-     where run.namespace = :namespace::text
-       and run.workflow_id = run.run_id
-       and run.started_at >= :since::bigint
-       and (:app::text is null or run.queue = :app::text)
-       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-       and (:statuses::text[] is null
-            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
-)
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place::text is null
-    or (place, started_at, run_id) < (:place::text, :started_at::bigint, :run_id::text)
- order by place desc, started_at desc, run_id desc
- limit :most::bigint
+{both_in_order}
 
 -- name: read_pushed_by_duration
--- One page of push runs by how long they took, then by their start. This looks at all of them, too.
-with found as (
-    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
-           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
-           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
-           coalesce(open_run.state, run.state) as state,
-           coalesce(run.closed_at - run.started_at, -1) as place
-      from perdure.run
-      left join perdure.open_run on open_run.run_id = run.run_id
-     where run.namespace = :namespace::text
-       and run.workflow_id = run.run_id
-       and run.started_at >= :since::bigint
-       and (:app::text is null or run.queue = :app::text)
-       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-       and (:statuses::text[] is null
-            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
+-- A run that is not over has no duration, which is less than any.
+with finished as (
+    select {run_columns}, run.closed_at - run.started_at as place
+      from {pushed_runs}
+       and run.closed_at is not null
+       and (run.closed_at - run.started_at, run.started_at, run.run_id) {beyond} {behind_number}
+     order by run.closed_at - run.started_at {way}, run.started_at {way}, run.run_id {way}
+     limit :most::bigint
+), unfinished as (
+    select {run_columns}, -1::bigint as place
+      from {pushed_runs}
+       and run.closed_at is null
+       and (-1::bigint, run.started_at, run.run_id) {beyond} {behind_number}
+     order by run.started_at {way}, run.run_id {way}
+     limit :most::bigint
 )
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place::bigint is null
-    or (place, started_at, run_id) > (:place::bigint, :started_at::bigint, :run_id::text)
- order by place, started_at, run_id
+{both_in_order}
+
+-- part: both_in_order
+select {page_columns}
+  from (select {page_columns}, place from finished
+        union all
+        select {page_columns}, place from unfinished) as page
+ order by place {way}, started_at {way}, run_id {way}
  limit :most::bigint
 
--- name: read_pushed_by_duration_down
--- The same from the other end.
-with found as (
-    select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
-           run.run_number, run.started_at, coalesce(open_run.status, run.status) as status,
-           run.closed_at, coalesce(open_run.version, run.version) as version, open_run.task_owner,
-           coalesce(open_run.state, run.state) as state,
-           coalesce(run.closed_at - run.started_at, -1) as place
-      from perdure.run
-      left join perdure.open_run on open_run.run_id = run.run_id
-     where run.namespace = :namespace::text
-       and run.workflow_id = run.run_id
-       and run.started_at >= :since::bigint
-       and (:app::text is null or run.queue = :app::text)
-       and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-       and (:statuses::text[] is null
-            or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-       and (:text::text is null or strpos(run.workflow_type, :text::text) > 0
-            or strpos(run.run_id, :text::text) > 0 or strpos(run.queue, :text::text) > 0)
-)
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+-- part: page_columns
+run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, task_owner, state
-  from found
- where :place::bigint is null
-    or (place, started_at, run_id) < (:place::bigint, :started_at::bigint, :run_id::text)
- order by place desc, started_at desc, run_id desc
- limit :most::bigint
 
 -- name: read_pushed_figures
 -- How many push runs started in which stretch of time, by status, and how long they took.
@@ -343,18 +272,7 @@ select key, version, due_at, data
    and key >= :first::text
    and key > :above::text
    and key < :below::text
- order by key
- limit :most::bigint
-
--- name: read_records_backwards
-select key, version, due_at, data
-  from perdure.record
- where kind = :kind::text
-   and namespace = :namespace::text
-   and key >= :first::text
-   and key > :above::text
-   and key < :below::text
- order by key desc
+ order by key {way}
  limit :most::bigint
 
 -- name: read_payload

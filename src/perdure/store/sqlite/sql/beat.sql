@@ -2,8 +2,7 @@
 
 -- name: load_runs
 -- The rows of some runs.
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
+select {run_columns}
   from run
  where run_id in (select value from json_each(:run_ids))
 

@@ -1,8 +1,11 @@
 -- What readers ask. None of these decides anything.
 
--- name: read_run
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
+-- part: run_columns
+run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, task_owner, state
+
+-- name: read_run
+select {run_columns}
   from run
  where run_id = :run_id
 
@@ -14,8 +17,7 @@ select sequence, data
 
 -- name: read_instance
 -- Every run of a workflow id, oldest first.
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
+select {run_columns}
   from run
  where namespace = :namespace
    and workflow_id = :workflow_id
@@ -23,8 +25,7 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
 
 -- name: read_list
 -- One page of runs, newest first, behind a cursor.
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
+select {run_columns}
   from run
  where namespace = :namespace
    and (started_at, run_id) < (:started_at, :run_id)
@@ -35,149 +36,99 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  order by started_at desc, run_id desc
  limit :most
 
+-- Lists of push runs. Each order has an index of its own; those that change with a run have one of
+-- runs that are over, and what is open is put in its place.
+
+-- part: wanted
+-- Where a list begins is what its cursor says; `likely` tells the planner that this narrows less.
+namespace = :namespace
+   and workflow_id = run_id
+   and likely(started_at >= :since)
+   and (:app is null or queue = :app)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:statuses is null or status in (select value from json_each(:statuses)))
+   and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
+        or instr(queue, :text) > 0)
+
 -- name: read_pushed
--- One page of push runs, newest first, behind a cursor.
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from run
- where namespace = :namespace
-   and workflow_id = run_id
-   and started_at >= :since
-   and (started_at, run_id) < (:started_at, :run_id)
-   and (:app is null or queue = :app)
-   and (:workflow_type is null or workflow_type = :workflow_type)
-   and (:statuses is null or status in (select value from json_each(:statuses)))
-   and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-        or instr(queue, :text) > 0)
- order by started_at desc, run_id desc
+-- One page of push runs behind a cursor, by their start.
+select {run_columns}
+  from run indexed by run_push_idx
+ where {wanted}
+   and (started_at, run_id) {beyond} (:started_at, :run_id)
+ order by started_at {way}, run_id {way}
  limit :most
 
--- name: read_pushed_oldest
--- The same, oldest first.
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from run
- where namespace = :namespace
-   and workflow_id = run_id
-   and started_at >= :since
-   and (started_at, run_id) > (:started_at, :run_id)
-   and (:app is null or queue = :app)
-   and (:workflow_type is null or workflow_type = :workflow_type)
-   and (:statuses is null or status in (select value from json_each(:statuses)))
-   and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-        or instr(queue, :text) > 0)
- order by started_at, run_id
+-- name: read_pushed_by_workflow
+select {run_columns}
+  from run indexed by run_push_workflow_idx
+ where {wanted}
+   and (workflow_type, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+ order by workflow_type {way}, started_at {way}, run_id {way}
  limit :most
 
--- name: read_pushed_by_word
--- One page of push runs by a word of theirs, then by their start. Nothing but the place of a run in
--- time has an index, so this looks at every run that the rest lets pass.
-with found as (
-    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-           closed_at, version, task_owner, state,
-           case :sort
-               when 'workflow' then workflow_type
-               when 'app' then queue
-               else case status
-                   when 'pending' then 'queued'
-                   when 'completed' then 'succeeded'
-                   when 'terminated' then 'cancelled'
-                   else status
-               end
-           end as place
-      from run
-     where namespace = :namespace
-       and workflow_id = run_id
-       and started_at >= :since
-       and (:app is null or queue = :app)
-       and (:workflow_type is null or workflow_type = :workflow_type)
-       and (:statuses is null or status in (select value from json_each(:statuses)))
-       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-            or instr(queue, :text) > 0)
+-- name: read_pushed_by_app
+select {run_columns}
+  from run indexed by run_push_app_idx
+ where {wanted}
+   and (queue, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+ order by queue {way}, started_at {way}, run_id {way}
+ limit :most
+
+-- name: read_pushed_by_status
+-- By the word that readers know a status by.
+with finished as (
+    select {run_columns}, shown_status
+      from run indexed by run_push_status_idx
+     where {wanted}
+       and closed_at is not null
+       and (shown_status, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+     order by shown_status {way}, started_at {way}, run_id {way}
+     limit :most
+), unfinished as (
+    select {run_columns}, shown_status
+      from run indexed by run_push_open_idx
+     where {wanted}
+       and closed_at is null
+       and (shown_status, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+     order by shown_status {way}, started_at {way}, run_id {way}
+     limit :most
+), page as (
+    select {run_columns}, shown_status from finished
+    union all
+    select {run_columns}, shown_status from unfinished
 )
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place is null or (place, started_at, run_id) > (:place, :started_at, :run_id)
- order by place, started_at, run_id
- limit :most
-
--- name: read_pushed_by_word_down
--- The same from the other end.
-with found as (
-    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-           closed_at, version, task_owner, state,
-           case :sort
-               when 'workflow' then workflow_type
-               when 'app' then queue
-               else case status
-                   when 'pending' then 'queued'
-                   when 'completed' then 'succeeded'
-                   when 'terminated' then 'cancelled'
-                   else status
-               end
-           end as place
-      from run
-     where namespace = :namespace
-       and workflow_id = run_id
-       and started_at >= :since
-       and (:app is null or queue = :app)
-       and (:workflow_type is null or workflow_type = :workflow_type)
-       and (:statuses is null or status in (select value from json_each(:statuses)))
-       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-            or instr(queue, :text) > 0)
-)
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place is null or (place, started_at, run_id) < (:place, :started_at, :run_id)
- order by place desc, started_at desc, run_id desc
+select {run_columns}
+  from page
+ order by shown_status {way}, started_at {way}, run_id {way}
  limit :most
 
 -- name: read_pushed_by_duration
--- One page of push runs by how long they took, then by their start. This looks at all of them, too.
-with found as (
-    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-           closed_at, version, task_owner, state,
-           coalesce(closed_at - started_at, -1) as place
-      from run
-     where namespace = :namespace
-       and workflow_id = run_id
-       and started_at >= :since
-       and (:app is null or queue = :app)
-       and (:workflow_type is null or workflow_type = :workflow_type)
-       and (:statuses is null or status in (select value from json_each(:statuses)))
-       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-            or instr(queue, :text) > 0)
+-- A run that is not over has no duration, which is less than any.
+with finished as (
+    select {run_columns}, lasted
+      from run indexed by run_push_duration_idx
+     where {wanted}
+       and closed_at is not null
+       and (lasted, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+     order by lasted {way}, started_at {way}, run_id {way}
+     limit :most
+), unfinished as (
+    select {run_columns}, -1 as lasted
+      from run indexed by run_push_open_idx
+     where {wanted}
+       and closed_at is null
+       and (-1, started_at, run_id) {beyond} (:place, :started_at, :run_id)
+     order by started_at {way}, run_id {way}
+     limit :most
+), page as (
+    select {run_columns}, lasted from finished
+    union all
+    select {run_columns}, lasted from unfinished
 )
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place is null or (place, started_at, run_id) > (:place, :started_at, :run_id)
- order by place, started_at, run_id
- limit :most
-
--- name: read_pushed_by_duration_down
--- The same from the other end.
-with found as (
-    select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-           closed_at, version, task_owner, state,
-           coalesce(closed_at - started_at, -1) as place
-      from run
-     where namespace = :namespace
-       and workflow_id = run_id
-       and started_at >= :since
-       and (:app is null or queue = :app)
-       and (:workflow_type is null or workflow_type = :workflow_type)
-       and (:statuses is null or status in (select value from json_each(:statuses)))
-       and (:text is null or instr(workflow_type, :text) > 0 or instr(run_id, :text) > 0
-            or instr(queue, :text) > 0)
-)
-select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
-       closed_at, version, task_owner, state
-  from found
- where :place is null or (place, started_at, run_id) < (:place, :started_at, :run_id)
- order by place desc, started_at desc, run_id desc
+select {run_columns}
+  from page
+ order by lasted {way}, started_at {way}, run_id {way}
  limit :most
 
 -- name: read_pushed_figures
@@ -247,18 +198,7 @@ select key, due_at, data
    and key >= :first
    and key > :above
    and key < :below
- order by key
- limit :most
-
--- name: read_records_backwards
-select key, due_at, data
-  from record
- where kind = :kind
-   and namespace = :namespace
-   and key >= :first
-   and key > :above
-   and key < :below
- order by key desc
+ order by key {way}
  limit :most
 
 -- name: read_payload
