@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from perdure.store.copying import TABLES as COPIED
-from perdure.store.queries import backwards, load_queries
+from perdure.store.queries import backwards, load_migrations, load_queries
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.architecture.source import MODULES, ROOT, Module
 
@@ -171,6 +171,13 @@ def test_python_holds_no_sql() -> None:
             words = re.search(r"\b(from|into|set|table|values)\b", text, re.IGNORECASE)
             assert words is None, f"{module.place}:{line} looks like SQL: {text}"
     assert found == set(KNOWN), "an exception is no longer needed"
+
+
+@pytest.mark.parametrize("package", [PACKAGE, "perdure.store.postgres"])
+def test_migrations_are_numbered_without_gaps_and_each_number_once(package: str) -> None:
+    versions = [version for version, _ in load_migrations(package)]
+
+    assert versions == list(range(1, len(versions) + 1))
 
 
 def sql_files() -> list[Path]:
