@@ -193,8 +193,25 @@ def _check_history(disk: Look, run: Run) -> None:
     assert all(times == 1 for times in ended.values()), (ended, types)
     received = Counter(e["payload"]["signal_id"] for e in events if "signal_id" in e["payload"])
     assert all(times <= 2 for times in received.values()), received  # received and applied
+    _check_attempts([e["payload"] for e in events if e["event_type"] == "ActivityStarted"])
     closed = [position for position, kind in enumerate(types, 1) if kind in CLOSINGS]
     assert closed == ([len(types)] if run.is_closed else []), types
+
+
+def _check_attempts(started: list[dict[str, Any]]) -> None:
+    """No lease has the id of another, and attempts count them all, or all but those unseen."""
+    last: dict[str, tuple[int, int]] = {}
+    for told in started:
+        execution, attempt = told["activity_execution_id"], told["attempt_number"]
+        owner, _, number = told["activity_attempt_id"].rpartition("-")
+        if owner != execution.upper():
+            # Work that workers do themselves has names of theirs.
+            continue
+        lease, before = int(number), last.get(execution, (0, 0))
+        assert lease > before[0], f"{told['activity_attempt_id']} is not the next one"
+        unseen = lease - before[0] - (attempt - before[1])
+        assert unseen in ((0, 1) if execution in last else (0,)), (before, lease, attempt)
+        last[execution] = (lease, attempt)
 
 
 def _check_cause(disk: Look, run: Run) -> None:

@@ -24,6 +24,7 @@ from perdure.engine.activity_tasks import (
     CompleteActivity,
     FailActivity,
     HeartbeatActivity,
+    ReleaseActivity,
 )
 from perdure.engine.beat import Engine
 from perdure.engine.control import CancelRun, CommandTarget, SignalRun, Started, StartWorkflow
@@ -242,6 +243,10 @@ def failure(delivery: ActivityDelivery, message: str = "boom", **members: Any) -
 
 def heartbeat(delivery: ActivityDelivery) -> Operation:
     return HeartbeatActivity(ref_of(delivery), timeout=300 * SECOND, progress=None)
+
+
+def release(delivery: ActivityDelivery, *, was_seen: bool = False) -> Operation:
+    return ReleaseActivity(ref_of(delivery), was_seen=was_seen)
 
 
 def signal(workflow_id: str = "order", name: str = "go", **target: Any) -> SignalRun:

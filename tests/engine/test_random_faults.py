@@ -29,6 +29,7 @@ from tests.engine.stage import (
     failure,
     heartbeat,
     play,
+    release,
     renewal,
     result,
     signal,
@@ -122,7 +123,7 @@ class Storm:
             case "task":
                 return self._report()
             case "attempt":
-                reports: list[AttemptReport] = [result, result, failure, heartbeat]
+                reports: list[AttemptReport] = [result, result, failure, heartbeat, release]
                 return self.die.choice(reports)(self.die.choice(self.attempts))
             case _:
                 self.workflows.append(f"order-{self._numbers}")

@@ -73,6 +73,8 @@ class RunMachine(RuleBasedStateMachine):
         self.statuses: dict[str, RunStatus] = {}
         self.reports: list[tuple[str, TaskReport, list[Command]]] = []
         self.attempts: list[AttemptRef] = []
+        self.unseen: set[str] = set()
+        """Attempts that came back before any worker saw them."""
         self.signals: list[tuple[str, str]] = []
         self.updates: list[tuple[str, str]] = []
         self.refused: set[str] = set()
@@ -288,8 +290,16 @@ class RunMachine(RuleBasedStateMachine):
             else:
                 self.story.lease(run, owner, sdk_version=SDK_0_4)
         else:
-            self.story.lease_activity(run, place, owner)
-            self.attempts.append(ref_of(run, place))
+            activity, ref = self.story.lease_activity(run, place, owner), ref_of(run, place)
+            earlier = [a for a in self.attempts if (a.run_id, a.sequence) == (run_id, place)]
+            assert ref.attempt_id not in {a.attempt_id for a in earlier}, "it had this id before"
+            seen = [a for a in earlier if a.attempt_id not in self.unseen]
+            if activity.timeouts.schedule_to_start is None:
+                assert activity.attempt == len(seen) + 1, "attempts count what workers saw"
+            else:
+                # What nobody took in time counts as well.
+                assert activity.attempt > len(seen)
+            self.attempts.append(ref)
 
     @precondition(lambda self: self.workable())
     @rule(data=st.data(), commands=batches(), again=st.booleans(), cancel=st.booleans())
@@ -475,6 +485,18 @@ class RunMachine(RuleBasedStateMachine):
         assert view is not None
         stopping = self.story.activity(run, sequence).cancel_requested
         assert view.can_continue != (stopping and beat)
+
+    @precondition(lambda self: self.leased_activities())
+    @rule(data=st.data(), was_seen=st.sampled_from([False, False, True]))
+    def give_an_attempt_back(self, data: st.DataObject, was_seen: bool) -> None:
+        """The poll is gone that was to get it; said again, it means nothing."""
+        run_id, sequence = data.draw(st.sampled_from(sorted(self.leased_activities())))
+        ref = ref_of(self.runs[run_id], sequence)
+        self.story.release_activity(ref, was_seen=was_seen)
+        self.unseen |= set() if was_seen else {ref.attempt_id}
+        for again in (False, True):
+            with self.story.unchanged():
+                self.story.release_activity(ref, was_seen=again)
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), verb=st.sampled_from(["complete", "fail", "heartbeat", "renew"]))

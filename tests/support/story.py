@@ -38,6 +38,7 @@ from perdure.engine.activity_tasks import (
     FailActivity,
     HeartbeatActivity,
     Recorded,
+    ReleaseActivity,
     RenewActivity,
 )
 from perdure.engine.cancelling import (
@@ -601,6 +602,10 @@ class Story:
             ref or ref_of(run, sequence), timeout=self.granting.activity_timeout
         )
         return cast(AttemptView, self.decide(operation))
+
+    def release_activity(self, ref: AttemptRef, *, was_seen: bool) -> None:
+        """The poll that was to receive an attempt is gone."""
+        self.decide(ReleaseActivity(ref, was_seen=was_seen))
 
     # Time ----------------------------------------------------------------------------------------
 
