@@ -1,10 +1,11 @@
 """Servers that die at a chosen moment of a beat, and healthy ones.
 
-    python -m tests.faults.crashing_server
+    python -m tests.faults.crashing_server READ WRITE [READ WRITE ...]
 
-Reads one JSON line per server, `{"store": path or URL, "at": moment or null, "nth": number}`, and
-says for each: `pid N`, what the server says when it listens, and `exit N`. Servers are forked, so
-that a hundred of them cost less than a few that start from nothing.
+Each pair of descriptors has one server at a time. From the first it reads one JSON line per server,
+`{"store": path or URL, "at": moment or null, "nth": number, "settings": members}`, and to the
+second it says for each: `pid N`, what the server says when it listens, and `exit N`. Servers are
+forked, so that a hundred of them cost less than a few that start from nothing.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
@@ -22,6 +23,7 @@ from perdure.clock import FollowingClock, SystemClock
 from perdure.core import limits
 from perdure.core.intake import delivery
 from perdure.core.limits import SECOND
+from perdure.core.push import inference, slot
 from perdure.dispatch import invoking, lookout
 from perdure.engine import granting
 from perdure.server import run
@@ -131,6 +133,9 @@ def hurry() -> None:
         (invoking, "_LOOK", SECOND // 5),
         (limits, "DELIVERY_LEASE_TIMEOUT", SECOND),
         (delivery, "DELAYS", (SECOND // 10,) * len(delivery.DELAYS)),
+        (inference, "INFERENCE_LEASE_TIMEOUT", SECOND),
+        # Who waits for a slot or a budget is called, or waits too long for any test.
+        (slot, "SLOT_RELOOK", 3600 * SECOND),
     ):
         assert hasattr(module, name)
         setattr(module, name, value)
@@ -150,6 +155,7 @@ def serve(order: Mapping[str, object]) -> None:
         auth_driver="none",
         processes=1,
         egress_allow=("127.0.0.0/8",),
+        **cast(dict[str, str], order["settings"]),
     )
     if order["at"] is not None:
         fuse = Fuse(At(str(order["at"])), int(str(order["nth"])))
@@ -163,7 +169,10 @@ def serve(order: Mapping[str, object]) -> None:
     uvloop.run(run.serve(settings))
 
 
-def main() -> None:
+def tend(orders: int, words: int) -> None:
+    """Bring up one server after another."""
+    os.dup2(orders, sys.stdin.fileno())
+    os.dup2(words, sys.stdout.fileno())
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -177,6 +186,16 @@ def main() -> None:
         print(f"pid {child}", flush=True)
         _, status = os.waitpid(child, 0)
         print(f"exit {os.waitstatus_to_exitcode(status)}", flush=True)
+
+
+def main() -> None:
+    ends = [int(end) for end in sys.argv[1:]]
+    for pair in zip(ends[::2], ends[1::2], strict=True):
+        if os.fork() == 0:
+            tend(*pair)
+            os._exit(0)
+    for _ in ends[::2]:
+        os.wait()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Servers in processes of their own, one after another, from `crashing_server`."""
+"""Servers in processes of their own, from `crashing_server`: one after another, or some at once."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from pathlib import Path
+from threading import Event, Lock
+from typing import TextIO, TypeVar
 
 from tests.faults.crashing_server import At
 from tests.support.server import LISTENING
@@ -18,17 +22,19 @@ ROOT = Path(__file__).parents[2]
 class Nursery:
     """Gives birth to one server at a time."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self, orders: TextIO, words: TextIO) -> None:
+        self._orders = orders
+        self._words = words
         self._pid: int | None = None
 
-    def open(self, store: Path | str, *, at: At | None = None, nth: int = 0) -> str:
+    def open(
+        self, store: Path | str, *, at: At | None = None, nth: int = 0, **settings: str
+    ) -> str:
         """Start a server, which dies at a moment if one is named; returns its address."""
         assert self._pid is None, "a server is alive"
-        assert self._process.stdin is not None
-        order = {"store": str(store), "at": at, "nth": nth}
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        order = {"store": str(store), "at": at, "nth": nth, "settings": settings}
+        self._orders.write(json.dumps(order) + "\n")
+        self._orders.flush()
         words: dict[str, str] = {}
         while LISTENING.strip() not in words:
             line = self._read()
@@ -53,30 +59,77 @@ class Nursery:
 
     def kill(self) -> None:
         if self._pid is not None:
-            os.kill(self._pid, signal.SIGKILL)
+            # It may have died by itself a moment ago.
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
             self.end_of_server()
 
     def _read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._words.readline()
         assert line, "the nursery is gone"
         return line.strip()
 
 
 @contextmanager
 def a_nursery() -> Iterator[Nursery]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.crashing_server"],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        nursery = Nursery(process)
+    with some_nurseries(1) as (nursery,):
+        yield nursery
+
+
+@contextmanager
+def some_nurseries(number: int) -> Iterator[list[Nursery]]:
+    """Several of them, which have learned everything only once."""
+    with ExitStack() as stack:
+        nurseries, theirs = [], []
+        for _ in range(number):
+            (heard, orders), (words, said) = os.pipe(), os.pipe()
+            theirs += [heard, said]
+            streams = [stack.enter_context(os.fdopen(orders, "w"))]
+            streams.append(stack.enter_context(os.fdopen(words)))
+            nurseries.append(Nursery(*streams))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.crashing_server", *map(str, theirs)],
+            cwd=ROOT,
+            pass_fds=theirs,
+        )
+        for end in theirs:
+            os.close(end)
         try:
-            yield nursery
+            yield nurseries
         finally:
-            nursery.kill()
-            assert process.stdin is not None
-            process.stdin.close()
+            for nursery in nurseries:
+                nursery.kill()
+            stack.close()
+            process.wait()
+
+
+Place = TypeVar("Place")
+
+
+def die_in_every_beat(
+    places: list[Place], live: Callable[[Place, int], bool], *, step: int = 1
+) -> int:
+    """Live with a death in the first beat, in the next and so on, one life at each place.
+
+    `live` says whether the server died before its story was over. Returns the first that did not:
+    mostly they wait for leases to end, so they may wait together.
+    """
+    numbers, lock = count(1, step), Lock()
+    survived: list[int] = []
+    is_over = Event()
+
+    def live_on(place: Place) -> None:
+        try:
+            while not is_over.is_set():
+                with lock:
+                    nth = next(numbers)
+                if not live(place, nth):
+                    survived.append(nth)
+                    return
+        finally:
+            is_over.set()
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        for ended in [pool.submit(live_on, place) for place in places]:
+            ended.result()
+    return min(survived)

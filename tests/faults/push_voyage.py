@@ -31,8 +31,10 @@ def step_id(name: str) -> str:
     return sha256(name.encode()).hexdigest()
 
 
-class OrderCode:
+class Code:
     """What a runner does: a function of what a pass tells it."""
+
+    workflows: tuple[Json, ...]
 
     def __init__(self) -> None:
         self.executed: Counter[str] = Counter()
@@ -47,10 +49,32 @@ class OrderCode:
         for name, value in memo.items():
             if "data" in value:
                 self._known[run_id, name] = value
-        found = self._kid(memo) if told["ctx"]["workflow"] == "kid" else self._order(memo)
+        found = self.found(told["ctx"], memo)
         if isinstance(found, list):
             return 206, {"opcodes": found, "logs": []}
         return 200, {"data": found, "logs": []}
+
+    def found(self, context: Json, memo: Json) -> object:
+        """The steps at which the code stands, or its result."""
+        raise NotImplementedError
+
+    def opcode(self, step: Json) -> Json:
+        """A step, with what came of it if that is known here."""
+        told = {**step, "id": step_id(step["name"])}
+        if step["op"] == "StepRun":
+            self.executed[step["name"]] += 1
+            # Another execution has another result, so that nobody can take one for the other.
+            told["data"] = f"{step['name']} {self.executed[step['name']]}"
+        return told
+
+
+class OrderCode(Code):
+    """The order and its kid."""
+
+    workflows = ({"name": "order"}, {"name": "kid", "triggers": []})
+
+    def found(self, context: Json, memo: Json) -> object:
+        return self._kid(memo) if context["workflow"] == "kid" else self._order(memo)
 
     def _order(self, memo: Json) -> object:
         stages: list[list[Json]] = [
@@ -67,20 +91,12 @@ class OrderCode:
         ]
         for stage in stages:
             if not all("data" in memo.get(step_id(step["name"]), {}) for step in stage):
-                return [self._opcode(step) for step in stage if step_id(step["name"]) not in memo]
+                return [self.opcode(step) for step in stage if step_id(step["name"]) not in memo]
         return {name: memo[step_id(name)]["data"] for name in STEPS}
 
     def _kid(self, memo: Json) -> object:
         known = memo.get(step_id("work"))
-        return [self._opcode({"op": "StepRun", "name": "work"})] if known is None else known["data"]
-
-    def _opcode(self, step: Json) -> Json:
-        told = {**step, "id": step_id(step["name"])}
-        if step["op"] == "StepRun":
-            self.executed[step["name"]] += 1
-            # Another execution has another result, so that nobody can take one for the other.
-            told["data"] = f"{step['name']} {self.executed[step['name']]}"
-        return told
+        return [self.opcode({"op": "StepRun", "name": "work"})] if known is None else known["data"]
 
 
 class PushVoyage:
@@ -90,7 +106,14 @@ class PushVoyage:
     `on_pass` and `on_post` are called when a pass or a webhook has arrived and is not answered yet.
     """
 
-    def __init__(self, url: str, next_life: Callable[[], str], *, transport: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        next_life: Callable[[], str],
+        *,
+        transport: str,
+        code: Code | None = None,
+    ) -> None:
         self.url = url
         self.on_pass: Callable[[int], None] = lambda count: None
         self.on_post: Callable[[int], None] = lambda count: None
@@ -100,7 +123,7 @@ class PushVoyage:
         self._transport = transport
         self._reviving = asyncio.Lock()
         self._passes = 0
-        self._code = OrderCode()
+        self._code = code or OrderCode()
         self._http: httpx.AsyncClient
 
     async def sail(self) -> Json:
@@ -108,35 +131,35 @@ class PushVoyage:
         limits = httpx.Limits(max_keepalive_connections=0)
         client = httpx.AsyncClient(trust_env=False, verify=False, timeout=90, limits=limits)
         async with client as self._http, self._receiving(), self._running():
-            await self._call("POST", "/events", {"name": "order", "dedupeId": "start"})
-            [run] = await self._rows("/runs?workflow=order")
-            path = f"/runs/{run['id']}"
-            await self._until(path, lambda shown: shown["status"] == "waiting")
-            await self._call(
-                "POST", "/events", {"name": "paid", "dedupeId": "paid", "data": {"sum": 5}}
-            )
-            shown = await self._until(path, lambda shown: "endedAt" in shown)
-            await self._until(
-                "/webhook-deliveries",
-                lambda rows: all(one["status"] == "succeeded" for one in rows),
-            )
-            events = {event["name"]: event for event in await self._rows("/events")}
-            return {
-                "run": shown,
-                "steps": [
-                    (step["name"], step["status"]) for step in await self._rows(f"{path}/steps")
-                ],
-                "events": sorted(one["name"] for one in await self._rows("/events")),
-                "woke": events["paid"]["woke"],
-                "runs": sorted(one["workflowName"] for one in await self._rows("/runs")),
-                "deliveries": [
-                    (one["id"], one["status"]) for one in await self._rows("/webhook-deliveries")
-                ],
-            }
+            return await self.play()
+
+    async def play(self) -> Json:
+        """What happens while the runner is there."""
+        await self.call("POST", "/events", {"name": "order", "dedupeId": "start"})
+        [run] = await self.rows("/runs?workflow=order")
+        path = f"/runs/{run['id']}"
+        await self.until(path, lambda shown: shown["status"] == "waiting")
+        await self.call("POST", "/events", {"name": "paid", "dedupeId": "paid", "data": {"sum": 5}})
+        shown = await self.until(path, lambda shown: "endedAt" in shown)
+        await self.until(
+            "/webhook-deliveries",
+            lambda rows: all(one["status"] == "succeeded" for one in rows),
+        )
+        events = {event["name"]: event for event in await self.rows("/events")}
+        return {
+            "run": shown,
+            "steps": [(step["name"], step["status"]) for step in await self.rows(f"{path}/steps")],
+            "events": sorted(one["name"] for one in await self.rows("/events")),
+            "woke": events["paid"]["woke"],
+            "runs": sorted(one["workflowName"] for one in await self.rows("/runs")),
+            "deliveries": [
+                (one["id"], one["status"]) for one in await self.rows("/webhook-deliveries")
+            ],
+        }
 
     # Asking --------------------------------------------------------------------------------------
 
-    async def _call(self, method: str, path: str, body: Json | None = None) -> Any:
+    async def call(self, method: str, path: str, body: Json | None = None) -> Any:
         """Until somebody answers."""
         while True:
             url = self.url
@@ -148,16 +171,16 @@ class PushVoyage:
             except LOST:
                 await self._revive(url)
 
-    async def _rows(self, path: str) -> list[Json]:
-        found: list[Json] = await self._call("GET", path)
+    async def rows(self, path: str) -> list[Json]:
+        found: list[Json] = await self.call("GET", path)
         return found
 
-    async def _until(self, path: str, condition: Callable[[Any], bool]) -> Any:
+    async def until(self, path: str, condition: Callable[[Any], bool]) -> Any:
         while True:
-            shown = await self._call("GET", path)
+            shown = await self.call("GET", path)
             if condition(shown):
                 return shown
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
     async def _revive(self, url: str) -> None:
         """Somebody got no answer from this address."""
@@ -183,15 +206,11 @@ class PushVoyage:
 
     @contextlib.asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
-        manifest = {
-            "app": APP,
-            "runner": "r1",
-            "workflows": [{"name": "order"}, {"name": "kid", "triggers": []}],
-        }
+        manifest = {"app": APP, "runner": "r1", "workflows": list(self._code.workflows)}
         if self._transport == "connect":
             dialling = asyncio.create_task(self._dial(manifest))
             try:
-                await self._until("/workflows", lambda rows: len(rows) == 2)
+                await self.until("/workflows", lambda rows: len(rows) == len(self._code.workflows))
                 yield
             finally:
                 dialling.cancel()
@@ -204,7 +223,7 @@ class PushVoyage:
 
         async with _listening(serve) as port:
             url = f"http://127.0.0.1:{port}/invoke"
-            await self._call("POST", "/register", {**manifest, "url": url})
+            await self.call("POST", "/register", {**manifest, "url": url})
             yield
 
     async def _dial(self, manifest: Json) -> None:

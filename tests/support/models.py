@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, Self
@@ -26,6 +27,8 @@ class ModelServer:
         self.asked: list[Json] = []
         self.keys: list[str | None] = []
         self.answers: list[tuple[int, Json]] = [(200, completion("hi"))]
+        self.on_asked: Callable[[int], None] = lambda count: None
+        """Told of every question before it is answered."""
         self._server: asyncio.Server | None = None
 
     @property
@@ -42,12 +45,17 @@ class ModelServer:
         self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        except asyncio.IncompleteReadError:
+            # Who wanted to ask is gone.
+            return writer.close()
         fields = dict(
             line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if ": " in line
         )
         self.asked.append(json.loads(await reader.readexactly(int(fields["content-length"]))))
         self.keys.append(fields.get("authorization"))
+        self.on_asked(len(self.asked))
         status, told = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         body = json.dumps(told).encode()
         head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
