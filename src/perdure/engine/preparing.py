@@ -43,10 +43,33 @@ class Committed(Struct, frozen=True):
     duplicate: bool
 
 
-class CheckpointPrefix(TaskOperation):
+class CheckpointOperation(TaskOperation):
+    """The worker commits steps in the middle of its task."""
+
+    __slots__ = ("_checkpoint_id", "_start")
+
+    def __init__(
+        self, namespace: str, run_id: str, report: TaskReport, *, checkpoint_id: str, start: int
+    ) -> None:
+        super().__init__(namespace, run_id, report)
+        self._checkpoint_id = checkpoint_id
+        self._start = start
+
+    def decide(self, world: World) -> Committed:
+        run = self.require_run(world)
+        done = self._commit(run, world)
+        if not done.duplicate:
+            world.changed(run)
+        return Committed(run.run_id, done.checkpoint, done.duplicate)
+
+    def _commit(self, run: Run, world: World) -> Checkpointed:
+        raise NotImplementedError
+
+
+class CheckpointPrefix(CheckpointOperation):
     """The worker commits what its code did before a local activity."""
 
-    __slots__ = ("_checkpoint_id", "_commands", "_outlets", "_start")
+    __slots__ = ("_commands", "_outlets")
     name = "checkpoint_prefix"
 
     def __init__(
@@ -59,21 +82,12 @@ class CheckpointPrefix(TaskOperation):
         start: int,
         commands: Sequence[Command],
     ) -> None:
-        super().__init__(namespace, run_id, report)
-        self._checkpoint_id = checkpoint_id
-        self._start = start
+        super().__init__(namespace, run_id, report, checkpoint_id=checkpoint_id, start=start)
         self._commands = commands
         self._outlets = Outlets(namespace, run_id, directives_of(commands))
 
     def records(self) -> tuple[RecordKey, ...]:
         return self._outlets.records()
-
-    def decide(self, world: World) -> Committed:
-        run = self.require_run(world)
-        done = self._commit(run, world)
-        if not done.duplicate:
-            world.changed(run)
-        return Committed(run.run_id, done.checkpoint, done.duplicate)
 
     def _commit(self, run: Run, world: World) -> Checkpointed:
         return checkpoint(
@@ -110,10 +124,10 @@ class CheckpointStreams(CheckpointPrefix):
         return done
 
 
-class CheckpointGroup(TaskOperation):
+class CheckpointGroup(CheckpointOperation):
     """The worker opens a list with local activities in it."""
 
-    __slots__ = ("_checkpoint_id", "_commands", "_start")
+    __slots__ = ("_commands",)
     name = "checkpoint_group"
 
     def __init__(
@@ -126,14 +140,11 @@ class CheckpointGroup(TaskOperation):
         start: int,
         commands: Sequence[Command | PrepareLocalActivity],
     ) -> None:
-        super().__init__(namespace, run_id, report)
-        self._checkpoint_id = checkpoint_id
-        self._start = start
+        super().__init__(namespace, run_id, report, checkpoint_id=checkpoint_id, start=start)
         self._commands = commands
 
-    def decide(self, world: World) -> Committed:
-        run = self.require_run(world)
-        done = checkpoint_group(
+    def _commit(self, run: Run, world: World) -> Checkpointed:
+        return checkpoint_group(
             run,
             world.moment,
             self._report,
@@ -141,9 +152,6 @@ class CheckpointGroup(TaskOperation):
             start=self._start,
             commands=self._commands,
         )
-        if not done.duplicate:
-            world.changed(run)
-        return Committed(run.run_id, done.checkpoint, done.duplicate)
 
 
 class CleanupView(Struct, frozen=True):

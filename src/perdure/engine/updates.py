@@ -5,6 +5,7 @@ from msgspec import Struct
 from perdure.core.fleet.contract import Place, argument_errors, is_unknown, needs_validation
 from perdure.core.rejection import (
     InvalidUpdateArguments,
+    Rejection,
     UpdateRejected,
     UpdateValidationNotFound,
 )
@@ -16,6 +17,7 @@ from perdure.core.run.state import Run
 from perdure.core.run.validation import Judged, approve_update, reject_update
 from perdure.engine.control import CommandTarget
 from perdure.engine.operation import Operation
+from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
 
@@ -205,24 +207,13 @@ def _find_open(run: Run, update_id: str) -> Update | None:
     return None
 
 
-class VerdictOperation(Operation):
+class VerdictOperation(TaskOperation):
     """The word of a validator on one update of one namespace."""
 
-    __slots__ = ("_namespace", "_report", "_run_id")
+    __slots__ = ()
 
-    def __init__(self, namespace: str, run_id: str, report: TaskReport) -> None:
-        self._namespace = namespace
-        self._run_id = run_id
-        self._report = report
-
-    def run_ids(self) -> tuple[str, ...]:
-        return (self._run_id,)
-
-    def require_run(self, world: World) -> Run:
-        run = world.runs.get(self._run_id)
-        if run is None or run.namespace != self._namespace:
-            raise UpdateValidationNotFound("the validation does not exist")
-        return run
+    def not_found(self) -> Rejection:
+        return UpdateValidationNotFound("the validation does not exist")
 
 
 class ApproveUpdate(VerdictOperation):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from perdure.core.rejection import TaskNotFound
+from perdure.core.rejection import Rejection, TaskNotFound
 from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
 from perdure.core.run.holding import note_holder
@@ -36,8 +36,12 @@ class TaskOperation(Operation):
     def require_run(self, world: World) -> Run:
         run = world.runs.get(self._run_id)
         if run is None or run.namespace != self._namespace:
-            raise TaskNotFound("the workflow task does not exist")
+            raise self.not_found()
         return run
+
+    def not_found(self) -> Rejection:
+        """What is said of a task that this namespace does not have."""
+        return TaskNotFound("the workflow task does not exist")
 
 
 class TaskCompleted(Struct, frozen=True):

@@ -16,11 +16,16 @@ class StepError(Struct, frozen=True):
     told: bytes
 
 
-class ReportStep(Struct, frozen=True, kw_only=True):
-    """The runner ran a step. It has a result or an error."""
+class AtStep(Struct, frozen=True, kw_only=True):
+    """What every command has: the step that it is, by its hashed id and by its name."""
 
     step_id: str
     name: str
+
+
+class ReportStep(AtStep, frozen=True, kw_only=True):
+    """The runner ran a step. It has a result or an error."""
+
     result: bytes | None = None
     error: StepError | None = None
     is_retriable: bool = True
@@ -33,86 +38,68 @@ class ReportStep(Struct, frozen=True, kw_only=True):
     """The usage as it is counted; none when it was not told, or makes no sense."""
 
 
-class SkipStep(Struct, frozen=True, kw_only=True):
+class SkipStep(AtStep, frozen=True, kw_only=True):
     """The code passes a step over."""
 
-    step_id: str
-    name: str
     reason: bytes | None = None
 
 
-class StartSleep(Struct, frozen=True, kw_only=True):
+class StartSleep(AtStep, frozen=True, kw_only=True):
     """Sleep for a while, from now on."""
 
-    step_id: str
-    name: str
     delay: int
 
 
-class SleepUntil(Struct, frozen=True, kw_only=True):
+class SleepUntil(AtStep, frozen=True, kw_only=True):
     """Sleep until an instant, which may be over."""
 
-    step_id: str
-    name: str
     until: int
 
 
-class AwaitEvent(Struct, frozen=True, kw_only=True):
+class AwaitEvent(AtStep, frozen=True, kw_only=True):
     """Wait for an event by name, perhaps only for one that a filter lets through."""
 
-    step_id: str
-    name: str
     event_name: str
     timeout: int | None = None
     filter: str | None = None
 
 
-class CallWorkflow(Struct, frozen=True, kw_only=True):
+class CallWorkflow(AtStep, frozen=True, kw_only=True):
     """Start a child and wait for its result."""
 
-    step_id: str
-    name: str
     workflow: str
     app: str | None = None
     pin: str | None = None
     data: bytes | None = None
 
 
-class EmitEvent(Struct, frozen=True, kw_only=True):
+class EmitEvent(AtStep, frozen=True, kw_only=True):
     """Send an event, as if it came from outside."""
 
-    step_id: str
-    name: str
     event_name: str
     data: bytes | None = None
     target_app: str | None = None
     dedupe_id: str | None = None
 
 
-class SendWebhook(Struct, frozen=True, kw_only=True):
+class SendWebhook(AtStep, frozen=True, kw_only=True):
     """Post something to an address, unsigned."""
 
-    step_id: str
-    name: str
     url: str
     data: bytes | None = None
 
 
-class AskModel(Struct, frozen=True, kw_only=True):
+class AskModel(AtStep, frozen=True, kw_only=True):
     """Let the engine ask a model. `messages` is an encoded list."""
 
-    step_id: str
-    name: str
     messages: bytes
     model: str | None = None
     tokens_max: int | None = None
 
 
-class AskApproval(Struct, frozen=True, kw_only=True):
+class AskApproval(AtStep, frozen=True, kw_only=True):
     """Wait until somebody says yes or no to the use of a tool."""
 
-    step_id: str
-    name: str
     tool: str
     args: bytes | None = None
     risk: str = "medium"
@@ -123,11 +110,9 @@ class AskApproval(Struct, frozen=True, kw_only=True):
     timeout: int | None = None
 
 
-class GiveScore(Struct, frozen=True, kw_only=True):
+class GiveScore(AtStep, frozen=True, kw_only=True):
     """Judge this run, or another one."""
 
-    step_id: str
-    name: str
     judgement: Judgement
     run_id: str | None = None
 

@@ -4,7 +4,7 @@ The SDK checks every member of these answers and drops its task if one of them i
 are written out in full.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -14,6 +14,7 @@ from perdure.core.references import MARK
 from perdure.core.rejection import InvalidRequest, PreparedLocalUnavailable
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import Cleanup, Command, PrepareLocalActivity, ScheduleActivity
+from perdure.core.run.completion import TaskReport
 from perdure.core.run.local_attempt import Outcome, Stop
 from perdure.core.run.operation import ActivityTimeouts
 from perdure.engine.beat import Engine
@@ -160,6 +161,9 @@ class AcknowledgeBody(bodies.TaskLease, kw_only=True):
     request_id: Name255
 
 
+_Body = TypeVar("_Body", bound=bodies.TaskLease)
+
+
 class PreparedActivities:
     """Handlers under `/api/worker/workflow-tasks/{task_id}/local-activities`."""
 
@@ -171,17 +175,14 @@ class PreparedActivities:
     # Leave ---------------------------------------------------------------------------------------
 
     async def checkpoint(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, CheckpointBody)
-        ref = require_ref(request, "w")
+        body = _read(request, CheckpointBody)
+        claim = _claimed(request, body)
         if MARK in request.body:
             await inline_memos(self._engine.store, request.namespace, [*body.commands])
         commands = translate_commands([*body.commands])
         kind = CheckpointStreams if directives_of(commands) else CheckpointPrefix
         operation = kind(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *claim,
             checkpoint_id=body.checkpoint_id,
             start=body.start_sequence,
             commands=commands,
@@ -190,16 +191,13 @@ class PreparedActivities:
         return self._surface.answer(200, _committed(request, body, body.checkpoint_id, done))
 
     async def checkpoint_group(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, GroupBody)
-        ref = require_ref(request, "w")
+        body = _read(request, GroupBody)
+        claim = _claimed(request, body)
         commands = [_member(wire, f"commands.{index}") for index, wire in enumerate(body.commands)]
         if any(isinstance(each, ScheduleActivity) and each.session for each in commands):
             require_sessions(request)
         operation = CheckpointGroup(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *claim,
             checkpoint_id=body.checkpoint_id,
             start=body.start_sequence,
             commands=commands,
@@ -213,13 +211,9 @@ class PreparedActivities:
         return self._surface.answer(200, answer)
 
     async def prepare(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, PrepareBody)
-        ref = require_ref(request, "w")
+        body = _read(request, PrepareBody)
         operation = PrepareAttempt(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *_claimed(request, body),
             sequence=body.sequence,
             nonce=body.worker_attempt_id,
             command=translate_call(body.descriptor, "descriptor"),
@@ -236,13 +230,9 @@ class PreparedActivities:
         return self._surface.answer(200, answer)
 
     async def recover(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, RecoverBody)
-        ref = require_ref(request, "w")
+        body = _read(request, RecoverBody)
         operation = RecoverAttempt(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *_claimed(request, body),
             sequence=body.sequence,
             command=translate_call(body.descriptor, "descriptor"),
         )
@@ -257,13 +247,9 @@ class PreparedActivities:
     # Attempts ------------------------------------------------------------------------------------
 
     async def control(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, ControlBody)
-        ref = require_ref(request, "w")
+        body = _read(request, ControlBody)
         operation = WatchAttempt(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *_claimed(request, body),
             request.params["attempt_id"],
             timeout=self._granting.workflow_timeout if body.renew_lease else None,
         )
@@ -273,15 +259,11 @@ class PreparedActivities:
         return self._surface.answer(200, answer)
 
     async def heartbeat(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, HeartbeatBody)
+        body = _read(request, HeartbeatBody)
         details = None if body.progress is None else body.progress.details
         require_storable(details or {}, "progress.details")
-        ref = require_ref(request, "w")
         operation = HeartbeatAttempt(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *_claimed(request, body),
             request.params["attempt_id"],
             progress=msgspec.json.encode({"details": details}) if details else None,
         )
@@ -296,13 +278,9 @@ class PreparedActivities:
         return self._surface.answer(200, answer)
 
     async def outcome(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, OutcomeBody)
-        ref = require_ref(request, "w")
+        body = _read(request, OutcomeBody)
         operation = EndAttempt(
-            request.namespace,
-            ref.run_id,
-            report_of(ref, body),
+            *_claimed(request, body),
             request.params["attempt_id"],
             outcome=_outcome(body.report),
         )
@@ -316,18 +294,10 @@ class PreparedActivities:
         return self._surface.answer(200, answer)
 
     async def acknowledge(self, request: Request) -> Response:
-        _require_protocol(request)
-        body = bodies.decode(request.body, AcknowledgeBody)
-        ref = require_ref(request, "w")
+        body = _read(request, AcknowledgeBody)
         attempt_id = request.params["attempt_id"]
         done: Stop = await self._engine.submit(
-            AcknowledgeAttempt(
-                request.namespace,
-                ref.run_id,
-                report_of(ref, body),
-                attempt_id,
-                request_id=body.request_id,
-            )
+            AcknowledgeAttempt(*_claimed(request, body), attempt_id, request_id=body.request_id)
         )
         answer = {
             **_claim(request, body),
@@ -390,12 +360,20 @@ def _outcome(report: WireReport) -> Outcome:
     return Outcome(failure=failure)
 
 
-def _require_protocol(request: Request) -> None:
+def _read(request: Request, kind: type[_Body]) -> _Body:
+    """What a worker said that speaks a version which knows of this."""
     if protocol_minor(request) < MINOR_MIN:
         raise PreparedLocalUnavailable(
             f"prepared local activities need worker protocol 1.{MINOR_MIN}",
             required_version=f"1.{MINOR_MIN}",
         )
+    return bodies.decode(request.body, kind)
+
+
+def _claimed(request: Request, body: bodies.TaskLease) -> tuple[str, str, TaskReport]:
+    """The task that an operation is about, and who says to have it."""
+    ref = require_ref(request, "w")
+    return request.namespace, ref.run_id, report_of(ref, body)
 
 
 def _claim(request: Request, body: bodies.TaskLease) -> dict[str, Any]:

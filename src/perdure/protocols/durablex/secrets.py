@@ -31,6 +31,12 @@ class Secrets:
         """A secret that nobody can guess."""
         return f"whsec_{self._ids.token()}"
 
+    def given(self, told: str | None) -> str:
+        """The secret of something new: the one that was told, or one of ours."""
+        secret = told or self.fresh()
+        require_secret(secret)
+        return secret
+
     def seal(self, secret: str, namespace: str, owner_id: str) -> bytes:
         nonce = bytes.fromhex(self._ids.token())[:NONCE_BYTES]
         owner = secret_owner(namespace, owner_id)

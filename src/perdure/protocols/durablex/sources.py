@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from perdure.clock import Clock
 from perdure.core.intake.seal import CannotOpen
 from perdure.core.intake.signature import Scheme
 from perdure.core.intake.source import check, identity
@@ -16,7 +15,6 @@ from perdure.core.limits import (
     NAME_LENGTH_MAX,
     SECOND,
 )
-from perdure.engine.beat import Engine
 from perdure.engine.intake import Incoming
 from perdure.engine.receiving import NoteRefused, ReceiveWebhook
 from perdure.engine.webhooks import (
@@ -31,13 +29,12 @@ from perdure.engine.webhooks import (
     Source,
     secret_owner,
 )
-from perdure.identity import IdSource
 from perdure.protocols.durablex.depth import is_too_deep
 from perdure.protocols.durablex.paging import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
-from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
-from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.secrets import new_secret
 from perdure.protocols.durablex.views import ingested_view
+from perdure.protocols.durablex.webhook_handling import PAGE, Patch, WebhookHandlers, with_secret
 from perdure.protocols.durablex.webhook_views import (
     cursor_of,
     not_found,
@@ -49,7 +46,6 @@ from perdure.protocols.durablex.webhook_views import (
 )
 from perdure.web.message import HttpError, Request, Response
 
-_PAGE = 200
 _STATUSES: tuple[Admitted, ...] = (
     *("ingested", "deduped", "unauthorized", "invalid", "too_large", "misconfigured"),
 )
@@ -68,47 +64,28 @@ class SourceBody(Struct, rename="camel"):
     secret: str | None = None
 
 
-class SourcePatch(Struct, rename="camel"):
+class SourcePatch(Patch, rename="camel"):
     """What is to change; what is absent stays."""
 
     event_name: str | UnsetType = UNSET
     event: str | UnsetType = UNSET
-    name: str | UnsetType | None = UNSET
-    app: str | UnsetType | None = UNSET
     target_app: str | UnsetType | None = UNSET
     scheme: Scheme | UnsetType = UNSET
-    enabled: bool | UnsetType = UNSET
-    secret: str | UnsetType = UNSET
-    rotate_secret: bool = False
 
 
 _body_decoder = msgspec.json.Decoder(SourceBody)
 _patch_decoder = msgspec.json.Decoder(SourcePatch)
 
 
-class Sources:
+class Sources(WebhookHandlers):
     """The routes under /webhook-sources, their alias, and the public door."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        surface: DurablexSurface,
-        clock: Clock,
-        ids: IdSource,
-        secrets: Secrets,
-    ) -> None:
-        self._engine = engine
-        self._surface = surface
-        self._clock = clock
-        self._ids = ids
-        self._secrets = secrets
 
     # Configuration -------------------------------------------------------------------------------
 
     async def sources(self, request: Request) -> Response:
         """GET /webhook-sources, newest first."""
         page = await SOURCE.read_page(
-            self._engine.store, request.namespace, limit=_PAGE * 5, newest_first=True
+            self._engine.store, request.namespace, limit=PAGE * 5, newest_first=True
         )
         return self._surface.answer(200, [self._view(request, one) for _, one in page])
 
@@ -121,8 +98,7 @@ class Sources:
         self._secrets.require()
         body = read_body(request, _body_decoder)
         now, source_id = self._clock.now(), self._ids.ulid()
-        secret = body.secret or self._secrets.fresh()
-        require_secret(secret)
+        secret = self._secrets.given(body.secret)
         source = Source(
             id=source_id,
             token=self._ids.token(),
@@ -136,7 +112,7 @@ class Sources:
             target_app=short(body.target_app, "targetApp"),
         )
         await self._engine.submit(AddSource(request.namespace, source))
-        return self._surface.answer(201, self._view(request, source) | {"secret": secret})
+        return self._surface.answer(201, with_secret(self._view(request, source), secret))
 
     async def change_source(self, request: Request) -> Response:
         """PATCH /webhook-sources/{id}."""
@@ -146,16 +122,11 @@ class Sources:
         for told in (patch.event, patch.event_name):
             if told is not UNSET:
                 fields["event_name"] = _event_name(told)
-        if patch.name is not UNSET:
-            fields["name"] = short(patch.name, "name")
-        if patch.app is not UNSET:
-            fields["app"] = short(patch.app, "app")
+        fields |= patch.fields()
         if patch.target_app is not UNSET:
             fields["target_app"] = short(patch.target_app, "targetApp")
         if patch.scheme is not UNSET:
             fields["scheme"] = patch.scheme
-        if patch.enabled is not UNSET:
-            fields["enabled"] = patch.enabled
         known = await self._found(request)
         secret = new_secret(patch.secret, rotate=patch.rotate_secret, secrets=self._secrets)
         if secret is not None:
@@ -169,8 +140,7 @@ class Sources:
         )
         if changed is None:
             raise not_found("source", known.id)
-        shown = {} if secret is None else {"secret": secret}
-        return self._surface.answer(200, self._view(request, changed) | shown)
+        return self._surface.answer(200, with_secret(self._view(request, changed), secret))
 
     async def remove_source(self, request: Request) -> Response:
         """DELETE /webhook-sources/{id}. What came from it stays."""

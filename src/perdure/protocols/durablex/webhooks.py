@@ -5,18 +5,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake.delivery import STATUSES, SUBSCRIBABLE, Delivery, Kind
 from perdure.dispatch.egress import Blocked, read_target
-from perdure.engine.beat import Engine
 from perdure.engine.deliveries import DELIVERY, Redeliver
 from perdure.engine.webhooks import ENDPOINTS, AddEndpoint, ChangeEndpoint, Endpoint, Endpoints
-from perdure.identity import IdSource
 from perdure.protocols.durablex.paging import SCAN_PAGES_MAX, Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, moment, read_body
-from perdure.protocols.durablex.secrets import Secrets, new_secret, require_secret
-from perdure.protocols.durablex.surface import DurablexSurface
+from perdure.protocols.durablex.secrets import new_secret
+from perdure.protocols.durablex.webhook_handling import PAGE, Patch, WebhookHandlers, with_secret
 from perdure.protocols.durablex.webhook_views import (
     attempt_view,
     cursor_of,
@@ -27,8 +24,6 @@ from perdure.protocols.durablex.webhook_views import (
     short,
 )
 from perdure.web.message import Request, Response
-
-_PAGE = 200
 
 
 class EndpointBody(Struct, rename="camel"):
@@ -41,38 +36,19 @@ class EndpointBody(Struct, rename="camel"):
     secret: str | None = None
 
 
-class EndpointPatch(Struct, rename="camel"):
+class EndpointPatch(Patch, rename="camel"):
     """What is to change; what is absent stays."""
 
     url: str | UnsetType = UNSET
     event_kinds: list[str] | UnsetType = UNSET
-    name: str | UnsetType | None = UNSET
-    app: str | UnsetType | None = UNSET
-    enabled: bool | UnsetType = UNSET
-    secret: str | UnsetType = UNSET
-    rotate_secret: bool = False
 
 
 _body_decoder = msgspec.json.Decoder(EndpointBody)
 _patch_decoder = msgspec.json.Decoder(EndpointPatch)
 
 
-class Webhooks:
+class Webhooks(WebhookHandlers):
     """The routes under /webhook-endpoints and /webhook-deliveries."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        surface: DurablexSurface,
-        clock: Clock,
-        ids: IdSource,
-        secrets: Secrets,
-    ) -> None:
-        self._engine = engine
-        self._surface = surface
-        self._clock = clock
-        self._ids = ids
-        self._secrets = secrets
 
     # Endpoints -----------------------------------------------------------------------------------
 
@@ -95,8 +71,7 @@ class Webhooks:
         self._secrets.require()
         body = read_body(request, _body_decoder)
         now, endpoint_id = self._clock.now(), self._ids.ulid()
-        secret = body.secret or self._secrets.fresh()
-        require_secret(secret)
+        secret = self._secrets.given(body.secret)
         endpoint = Endpoint(
             id=endpoint_id,
             url=_url(body.url),
@@ -108,7 +83,7 @@ class Webhooks:
             app=short(body.app, "app"),
         )
         await self._engine.submit(AddEndpoint(request.namespace, endpoint))
-        return self._surface.answer(201, endpoint_view(endpoint) | {"secret": secret})
+        return self._surface.answer(201, with_secret(endpoint_view(endpoint), secret))
 
     async def change_endpoint(self, request: Request) -> Response:
         """PATCH /webhook-endpoints/{id}."""
@@ -120,12 +95,7 @@ class Webhooks:
             fields["url"] = _url(patch.url)
         if patch.event_kinds is not UNSET:
             fields["event_kinds"] = _kinds(patch.event_kinds)
-        if patch.name is not UNSET:
-            fields["name"] = short(patch.name, "name")
-        if patch.app is not UNSET:
-            fields["app"] = short(patch.app, "app")
-        if patch.enabled is not UNSET:
-            fields["enabled"] = patch.enabled
+        fields |= patch.fields()
         secret = new_secret(patch.secret, rotate=patch.rotate_secret, secrets=self._secrets)
         if secret is not None:
             fields["sealed"] = self._secrets.seal(secret, request.namespace, endpoint_id)
@@ -138,8 +108,7 @@ class Webhooks:
         )
         if changed is None:
             raise not_found("endpoint", endpoint_id)
-        shown = {} if secret is None else {"secret": secret}
-        return self._surface.answer(200, endpoint_view(changed) | shown)
+        return self._surface.answer(200, with_secret(endpoint_view(changed), secret))
 
     async def remove_endpoint(self, request: Request) -> Response:
         """DELETE /webhook-endpoints/{id}. What is still on its way there is dead."""
@@ -166,7 +135,7 @@ class Webhooks:
                 row = rows.get(delivery.endpoint_id or "")
                 if row is not None and delivery.created_at >= since:
                     _count(row, delivery)
-            if len(page) < _PAGE or page[-1][1].created_at < since:
+            if len(page) < PAGE or page[-1][1].created_at < since:
                 break
             after = page[-1][0]
         return self._surface.answer(200, list(rows.values()))
@@ -215,7 +184,7 @@ class Webhooks:
 
     async def _page(self, request: Request, after: str | None) -> list[tuple[str, Delivery]]:
         page = await DELIVERY.read_page(
-            self._engine.store, request.namespace, limit=_PAGE, after=after, newest_first=True
+            self._engine.store, request.namespace, limit=PAGE, after=after, newest_first=True
         )
         return list(page)
 
