@@ -1,5 +1,6 @@
 """What docs/operations.md tells people to type is what they can type."""
 
+import asyncio
 import re
 import shlex
 import shutil
@@ -12,9 +13,11 @@ from perdure.cli.main import _parser
 from perdure.server.settings import ENVIRONMENT, load_settings, require_store
 from tests.store.building import a_run
 from tests.store.copying import Place, copied, digests
+from tests.store.nodes import session
 from tests.support.postgres import Cluster
 
 OPERATIONS = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+SQL_BLOCKS = re.findall(r"```sql\n(.*?)```", OPERATIONS, re.DOTALL)
 BLOCKS = re.findall(r"```sh\n(.*?)```", OPERATIONS, re.DOTALL)
 
 
@@ -89,3 +92,24 @@ def test_a_dump_that_is_taken_while_nodes_run_can_be_restored(
 
     there = digests(copied(Place(restored), Place(f"sqlite://{tmp_path}/restored.db")))
     assert there == digests(copied(place, Place(f"sqlite://{tmp_path}/first.db")))
+
+
+def test_indexes_that_are_made_beforehand_are_those_that_a_migration_would_make(
+    migrated_url: str,
+) -> None:
+    (block,) = (found for found in SQL_BLOCKS if "concurrently" in found)
+    names = re.findall(r"create index concurrently (\w+)", block)
+    defined = "select indexname, indexdef from pg_indexes where indexname = any($1) order by 1"
+
+    async def story() -> None:
+        async with session(migrated_url) as connection:
+            made = await connection.fetch(defined, names)
+            for name in names:
+                await connection.execute(f"drop index perdure.{name}")
+            for statement in filter(str.strip, block.split(";")):
+                await connection.execute(statement)
+
+            assert await connection.fetch(defined, names) == made
+            assert len(made) == len(names) == 6
+
+    asyncio.run(story())
