@@ -75,10 +75,18 @@ select {run_columns}
  order by queue {way}, started_at {way}, run_id {way}
  limit :most
 
+-- part: both_in_order
+select {run_columns}
+  from (select {run_columns}, place from finished
+        union all
+        select {run_columns}, place from unfinished)
+ order by place {way}, started_at {way}, run_id {way}
+ limit :most
+
 -- name: read_pushed_by_status
 -- By the word that readers know a status by.
 with finished as (
-    select {run_columns}, shown_status
+    select {run_columns}, shown_status as place
       from run indexed by run_push_status_idx
      where {wanted}
        and closed_at is not null
@@ -86,27 +94,20 @@ with finished as (
      order by shown_status {way}, started_at {way}, run_id {way}
      limit :most
 ), unfinished as (
-    select {run_columns}, shown_status
+    select {run_columns}, shown_status as place
       from run indexed by run_push_open_idx
      where {wanted}
        and closed_at is null
        and (shown_status, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by shown_status {way}, started_at {way}, run_id {way}
      limit :most
-), page as (
-    select {run_columns}, shown_status from finished
-    union all
-    select {run_columns}, shown_status from unfinished
 )
-select {run_columns}
-  from page
- order by shown_status {way}, started_at {way}, run_id {way}
- limit :most
+{both_in_order}
 
 -- name: read_pushed_by_duration
 -- A run that is not over has no duration, which is less than any.
 with finished as (
-    select {run_columns}, lasted
+    select {run_columns}, lasted as place
       from run indexed by run_push_duration_idx
      where {wanted}
        and closed_at is not null
@@ -114,22 +115,15 @@ with finished as (
      order by lasted {way}, started_at {way}, run_id {way}
      limit :most
 ), unfinished as (
-    select {run_columns}, -1 as lasted
+    select {run_columns}, -1 as place
       from run indexed by run_push_open_idx
      where {wanted}
        and closed_at is null
        and (-1, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by started_at {way}, run_id {way}
      limit :most
-), page as (
-    select {run_columns}, lasted from finished
-    union all
-    select {run_columns}, lasted from unfinished
 )
-select {run_columns}
-  from page
- order by lasted {way}, started_at {way}, run_id {way}
- limit :most
+{both_in_order}
 
 -- name: read_pushed_figures
 -- How many push runs started in which stretch of time, by status, and how long they took.
