@@ -3,9 +3,14 @@
 import hashlib
 from typing import Any
 
+from perdure.core import limits
+from perdure.core.limits import SECOND
 from tests.support.http import Answer, Json, Wire, avro
 
 UPLOAD = "/api/external-payloads/v1"
+BLOB = avro(["large" * 100])["blob"].encode()
+HOUR = limits.LOOSE_PAYLOAD_TIMEOUT / SECOND
+"""How many seconds are left to name what was uploaded."""
 
 
 def headers_of(data: bytes, **changed: str) -> dict[str, str]:
