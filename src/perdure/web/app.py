@@ -38,6 +38,7 @@ class Application:
             for route in router.routes
             if route.raw_bytes_max
         }
+        self._raw_paths = {path for _, path in self._raw}
 
     def body_limit(self, request: Request) -> int:
         """How large the body of a request may be."""
@@ -47,7 +48,12 @@ class Application:
         """The route of a request whose body may be read. Raises `HttpError`."""
         if request.refusal is not None:
             raise request.refusal
-        if request.body:
+        body = request.body
+        if body and (
+            request.headers.get(b"content-type") != _JSON
+            or len(body) > self.body_bytes_max
+            or request.path in self._raw_paths
+        ):
             self._check_body(request)
         route = self.router.find(request)
         if request.is_upgrade and not route.upgrades:

@@ -1,7 +1,8 @@
 """The route table: raw path segments, one policy per route, deny by default."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
 from perdure.web.message import HttpError, Request, Response
@@ -24,7 +25,8 @@ class Surface(Protocol):
         ...
 
 
-class Route(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Route:
     """A method and a path with `{name}` segments.
 
     A `lean` handler runs outside of any task of its own, also inside of somebody else's. So it

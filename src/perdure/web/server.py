@@ -18,6 +18,7 @@ import httptools
 
 from perdure.web.app import Application
 from perdure.web.exchange import Exchange
+from perdure.web.heads import KnownHeads
 from perdure.web.message import Handover, HttpError, Request, Response, Successor, too_large
 
 HEAD_BYTES_MAX = 32_768
@@ -51,27 +52,24 @@ class Connections:
 
     def __init__(self, app: Application) -> None:
         self.app = app
+        self.heads = KnownHeads(app.body_bytes_max)
         self.open: set[HttpProtocol] = set()
         # Connections that have become something else.
         self.handed_over: set[Successor] = set()
         self.is_draining = False
         self._handling: set[asyncio.Task[None]] = set()
-        self._answering = 0
+        self.answering = 0
         self._all_answered = asyncio.Event()
 
     def protocol(self) -> "HttpProtocol":
         return HttpProtocol(self)
 
-    def begin(self, exchange: Exchange) -> None:
-        self._answering += 1
-        exchange.start(self._spawn)
-
     def end(self) -> None:
-        self._answering -= 1
-        if not self._answering and self.is_draining:
+        self.answering -= 1
+        if self.is_draining and not self.answering:
             self._all_answered.set()
 
-    def _spawn(self, handling: Coroutine[None, None, None]) -> None:
+    def spawn(self, handling: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(handling)
         self._handling.add(task)
         task.add_done_callback(self._handling.discard)
@@ -93,7 +91,7 @@ class Connections:
             protocol.close_if_idle()
         for successor in list(self.handed_over):
             successor.go_away()
-        if self._answering:
+        if self.answering:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_answered.wait(), seconds)
         for protocol in list(self.open):
@@ -125,6 +123,7 @@ class HttpProtocol(asyncio.Protocol):
         "_early",
         "_head_bytes",
         "_headers",
+        "_is_between",
         "_is_large",
         "_parser",
         "_request",
@@ -152,6 +151,8 @@ class HttpProtocol(asyncio.Protocol):
         self._head_bytes = 0
         self._is_large = False
         self._begins = False
+        # Whether what comes next begins a request like any other.
+        self._is_between = True
         self._request: Request | None = None
         # The request that is being answered; later ones wait behind it.
         self._busy: Request | None = None
@@ -184,6 +185,11 @@ class HttpProtocol(asyncio.Protocol):
             self._busy.went_away()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_between and self._busy is None:
+            request = self._connections.heads.recognise(data)
+            if request is not None:
+                self._start(request)
+                return
         if self._deaf:
             return
         if self._early is not None:
@@ -206,6 +212,8 @@ class HttpProtocol(asyncio.Protocol):
         else:
             if self._request is None:
                 self._count_part(data)
+            elif self._begins and self._is_between:
+                self._connections.heads.learn(data, self._request)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -227,6 +235,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._begins = True
+        self._is_between = False
         self._headers = {}
         self._target = b""
         self._body_bytes = 0
@@ -303,6 +312,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._body_parts:
             request.body = b"".join((request.body, *self._body_parts))
             self._body_parts = []
+        self._is_between = not request.is_upgrade
         if self._busy is None:
             self._start(request)
         elif len(self._waiting) < PIPELINED_MAX:
@@ -342,7 +352,9 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._busy = request
         self.idle_since = None
-        self._connections.begin(Exchange(self._connections.app, request, self._answer))
+        connections = self._connections
+        connections.answering += 1
+        Exchange(connections.app, request, self._answer).start(connections.spawn)
 
     def _answer(self, request: Request, response: Response) -> None:
         if request.is_gone:
@@ -411,7 +423,7 @@ class HttpProtocol(asyncio.Protocol):
     def _answer_early(self, request: Request) -> None:
         """Refuse a request whose body will not be read; the stream cannot go on behind it."""
         request.keep_alive = False
-        self._deaf = True
+        self._deaf, self._is_between = True, False
         if self._busy is None:
             self._start(request)
         else:
@@ -420,7 +432,7 @@ class HttpProtocol(asyncio.Protocol):
     def _refuse_stream(self, status: int, reason: str, message: str) -> None:
         if self._deaf or self._transport.is_closing():
             return
-        self._deaf = True
+        self._deaf, self._is_between = True, False
         if self._busy is not None:
             # Its answer is still owed; the connection ends behind it.
             self._busy.keep_alive = False
