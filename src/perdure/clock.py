@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 
@@ -19,11 +20,10 @@ class Clock(Protocol):
         ...
 
 
-def _elapsed_ns() -> int:
-    """Time since some fixed point that nobody can set. Counts sleep where the system can."""
-    if sys.platform == "linux":
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    return time.monotonic_ns()
+# Time since some fixed point that nobody can set. Counts sleep where the system can.
+_elapsed_ns: Callable[[], int] = time.monotonic_ns
+if sys.platform == "linux":
+    _elapsed_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
 class SystemClock:

@@ -6,31 +6,40 @@ from collections.abc import Callable
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _PAIRS = tuple(high + low for high in _ALPHABET for low in _ALPHABET)
+_LAST_MAX = len(_PAIRS) - 1
 
 
 class IdSource:
     """Makes ULIDs: ten characters of milliseconds, sixteen of chance, in lower case.
 
     Ids name things, they do not protect them; so a fast generator seeded from the system's
-    entropy is enough. Within a millisecond only the last two characters move on, as the ULID
-    definition allows. Secrets come from `token`.
+    entropy is enough. As long as there is room, only the time and the last two characters move
+    on; within a millisecond these order the ids, as the ULID definition allows. Secrets come from
+    `token`.
     """
 
     def __init__(self, now: Callable[[], int], seed: int | None = None) -> None:
         self._now = now
         self._bits = random.Random(secrets.randbits(128) if seed is None else seed).getrandbits
         self._millisecond = -1
+        self._second = ""
+        self._chance = ""
         self._stem = ""
-        self._last = 0
+        self._last = _LAST_MAX
 
     def ulid(self) -> str:
         """A fresh id."""
         millisecond = self._now() // 1000
         last = self._last + 1
-        if millisecond != self._millisecond or last == 1024:
+        if millisecond != self._millisecond or last > _LAST_MAX:
+            if last > _LAST_MAX // 2:
+                # The ids of a millisecond shall find room.
+                self._chance = _base32(self._bits(70), pairs=7)
+                last = 0
+            if millisecond >> 10 != self._millisecond >> 10:
+                self._second = _base32(millisecond >> 10, pairs=4)
             self._millisecond = millisecond
-            self._stem = _base32(millisecond << 70 | self._bits(70), pairs=12)
-            last = 0
+            self._stem = self._second + _PAIRS[millisecond & 1023] + self._chance
         self._last = last
         return self._stem + _PAIRS[last]
 

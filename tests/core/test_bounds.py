@@ -31,6 +31,7 @@ def run(story: Story) -> Run:
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach."""
     monkeypatch.setattr(limits, "COMMANDS_PER_COMPLETION_MAX", 6)
+    monkeypatch.setattr(completion, "_BOUND_MIN", 3)
     monkeypatch.setattr(
         completion, "_BOUNDS", tuple((*bound[:2], 3, bound[3]) for bound in completion._BOUNDS)
     )

@@ -200,9 +200,9 @@ class Claim(NamedTuple):
 
 
 def claim_of(delivery: Delivery) -> Claim:
-    if isinstance(delivery, WorkflowDelivery | ValidationDelivery):
-        return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
-    return Claim(delivery.run_id, delivery.sequence, delivery.lease_number, delivery.owner)
+    if isinstance(delivery, ActivityDelivery):
+        return Claim(delivery.run_id, delivery.sequence, delivery.lease_number, delivery.owner)
+    return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
 
 
 def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:

@@ -109,11 +109,8 @@ class Polling:
         key = None
         if poll.request_id is not None:
             key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
-            earlier = self._polls.get(key)
-            if earlier is not None and (answer := await self._repeat(poll, earlier)) is not None:
-                return answer
-            if self._inherited and (worker.namespace, worker.worker_id) in self._inherited:
-                answer = await self._inherit(poll)
+            if key in self._polls or who in self._inherited:
+                answer = await self._answer_before(poll, key)
                 if answer is not None:
                     return answer
         poller = ParkedPoller(
@@ -133,7 +130,22 @@ class Polling:
         self._yard.park(poller)
         if key is not None:
             self._remember(key, poller)
-        delivery = await self._wait(poller, poll.timeout, watch)
+        delivery: Delivery | None = None
+        answered = poller.answer
+        # A poll with no time waits until the engine has looked at what is ready; see the yard.
+        seconds = poll.timeout / SECOND or _HASTY_SECONDS_MAX
+        timer = asyncio.get_running_loop().call_later(seconds, answered.cancel)
+        watch(answered.cancel)
+        try:
+            delivery = await answered
+        except asyncio.CancelledError:
+            # Its time is up, its client has left, or the server is to stop.
+            pass
+        finally:
+            timer.cancel()
+            if delivery is None:
+                # Who was given something has been taken away for it.
+                self._yard.leave(poller)
         if key is not None and self._polls.get(key) is poller:
             # What was given is remembered, not what it looked like: that is in the run.
             if delivery is None:
@@ -144,26 +156,13 @@ class Polling:
             return PollAnswer(PollStatus.LEASED, delivery)
         return PollAnswer(_EMPTY[poll.kind] if not poller.names else PollStatus.EMPTY)
 
-    async def _wait(
-        self,
-        poller: ParkedPoller,
-        patience: int,
-        watch: Callable[[Callable[[], object]], None],
-    ) -> Delivery | None:
-        answer = poller.answer
-        # A poll with no time waits until the engine has looked at what is ready; see the yard.
-        seconds = patience / SECOND or _HASTY_SECONDS_MAX
-        timer = asyncio.get_running_loop().call_later(seconds, answer.cancel)
-        watch(answer.cancel)
-        try:
-            delivery: Delivery = await answer
-            return delivery
-        except asyncio.CancelledError:
-            # Its time is up, its client has left, or the server is to stop.
-            return None
-        finally:
-            timer.cancel()
-            self._yard.leave(poller)
+    async def _answer_before(self, poll: Poll, key: PollKey) -> PollAnswer | None:
+        """What this very poll was given already, at this process or before it began."""
+        earlier = self._polls.get(key)
+        answer = None if earlier is None else await self._repeat(poll, earlier)
+        if answer is None and (poll.namespace, poll.worker_id) in self._inherited:
+            answer = await self._inherit(poll)
+        return answer
 
     async def open(self) -> None:
         """Find out who holds leases from before. On a shared store `recover` does that."""

@@ -33,7 +33,7 @@ class SessionDesk:
         self._ready: dict[QueueKey, dict[str, bool]] = {}
         self._count = 0
         # Runs whose change may free a task of a session, and that session's namespace and id.
-        self._behind: dict[str, set[tuple[QueueKey, str]]] = {}
+        self.behind: dict[str, set[tuple[QueueKey, str]]] = {}
         self._looking: set[QueueKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         yard.connect_sessions(self)
@@ -75,7 +75,7 @@ class SessionDesk:
 
     def changed(self, run_id: str) -> None:
         """A run has changed; it may have been in somebody's way."""
-        for key, name in self._behind.pop(run_id, ()):
+        for key, name in self.behind.pop(run_id, ()):
             if name in self._ready.get(key, {}):
                 self._ready[key][name] = True
                 self._look(key)
@@ -154,11 +154,11 @@ class SessionDesk:
             self._ready.pop(key, None)
 
     def _wait_behind(self, blocked: Blocked, key: QueueKey) -> None:
-        if len(self._behind) >= SESSION_NAMES_MAX:
+        if len(self.behind) >= SESSION_NAMES_MAX:
             # Whoever is forgotten here is found when everything is offered anew.
-            self._behind.clear()
+            self.behind.clear()
         for run_id in blocked.behind:
-            self._behind.setdefault(run_id, set()).add((key, blocked.name))
+            self.behind.setdefault(run_id, set()).add((key, blocked.name))
 
 
 def _session_queue(key: QueueKey) -> QueueKey:

@@ -38,7 +38,7 @@ class UpdateWaiters:
     """Wakes those who wait for an update when it was accepted, refused or answered."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, dict[str, set[News]]] = {}
+        self.waiting: dict[str, dict[str, set[News]]] = {}
         self._count = 0
         self._on_watch: Callable[[str], None] = lambda run_id: None
         self.is_closed = False
@@ -60,7 +60,7 @@ class UpdateWaiters:
     def expecting(self, run_id: str, update_id: str) -> Iterator[News]:
         """Hear of one update for as long as the block lasts."""
         news = News()
-        of_run = self._waiting.setdefault(run_id, {})
+        of_run = self.waiting.setdefault(run_id, {})
         of_run.setdefault(update_id, set()).add(news)
         self._count += 1
         self._on_watch(run_id)
@@ -72,11 +72,11 @@ class UpdateWaiters:
             if not of_run[update_id]:
                 del of_run[update_id]
             if not of_run:
-                del self._waiting[run_id]
+                del self.waiting[run_id]
 
     def changed(self, run: Run) -> None:
         """A run has changed: tell those whose update is among the last that moved."""
-        waiting = self._waiting.get(run.run_id)
+        waiting = self.waiting.get(run.run_id)
         if waiting is None:
             return
         if run.is_closed:
@@ -91,14 +91,14 @@ class UpdateWaiters:
 
     def changed_elsewhere(self, run_id: str) -> None:
         """Another node changed a run: everybody who waits for it looks."""
-        for expecting in self._waiting.get(run_id, {}).values():
+        for expecting in self.waiting.get(run_id, {}).values():
             for news in expecting:
                 news.tell()
 
     def release_all(self) -> None:
         """The server is about to stop: everybody is told how far it has come."""
         self.is_closed = True
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             for expecting in waiting.values():
                 for news in expecting:
                     news.tell()

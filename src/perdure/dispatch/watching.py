@@ -11,7 +11,7 @@ class Watchers:
     """Wakes everybody who waits for a run when it has changed."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self.waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._count = 0
         self._on_watch: Callable[[str], None] = lambda run_id: None
 
@@ -22,7 +22,7 @@ class Watchers:
     @property
     def watched(self) -> list[str]:
         """The runs that somebody waits for."""
-        return list(self._waiting)
+        return list(self.waiting)
 
     async def wait(
         self,
@@ -34,7 +34,7 @@ class Watchers:
         if self._count >= HISTORY_WATCHERS_MAX:
             raise LongPollCapacityExhausted(f"{self._count} readers wait already")
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(run_id, set()).add(future)
+        self.waiting.setdefault(run_id, set()).add(future)
         self._on_watch(run_id)
         self._count += 1
 
@@ -49,20 +49,20 @@ class Watchers:
         finally:
             timer.cancel()
             self._count -= 1
-            waiting = self._waiting.get(run_id)
+            waiting = self.waiting.get(run_id)
             if waiting is not None:
                 waiting.discard(future)
                 if not waiting:
-                    del self._waiting[run_id]
+                    del self.waiting[run_id]
 
     def changed(self, run_id: str) -> None:
-        for future in self._waiting.get(run_id, ()):
+        for future in self.waiting.get(run_id, ()):
             if not future.done():
                 future.set_result(None)
 
     def release_all(self) -> None:
         """The server is about to stop: everybody reads what there is."""
-        for waiting in self._waiting.values():
+        for waiting in self.waiting.values():
             for future in waiting:
                 if not future.done():
                     future.set_result(None)

@@ -43,6 +43,7 @@ class AttemptOperation(Operation):
     """A report on a leased attempt."""
 
     __slots__ = ("_ref",)
+    names_only_runs = True
 
     def __init__(self, ref: AttemptRef) -> None:
         self._ref = ref

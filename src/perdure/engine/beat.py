@@ -414,6 +414,8 @@ class Engine:
         for operation in operations:
             for run_id in operation.run_ids():
                 wanted[run_id] = None
+            if operation.names_only_runs:
+                continue
             if operation.looks_around:
                 for run_id in await operation.prepare(self.store, world):
                     wanted[run_id] = None

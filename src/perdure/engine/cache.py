@@ -39,13 +39,20 @@ class RunCache:
 
     def keep(self, run: Run) -> None:
         """Hold a run as it now is on disk."""
-        _trim(run)
+        is_closed = run.is_closed
+        if is_closed or run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
+            _trim(run)
         size = _size(run)
-        self._forget(run.run_id)
+        known = self._runs.get(run.run_id)
+        if known is not None:
+            self._bytes -= known[1]
+            self._elsewhere.discard(run.run_id)
+            self._runs.move_to_end(run.run_id)
         self._runs[run.run_id] = (run, size)
         self._bytes += size
-        if run.is_closed:
+        if is_closed:
             self._closed[run.run_id] = None
+            self._closed.move_to_end(run.run_id)
             if len(self._closed) > CLOSED_RUNS_CACHED_MAX:
                 self._forget(next(iter(self._closed)))
         while self._bytes > self._bytes_max and len(self._runs) > 1:
@@ -102,13 +109,14 @@ def _trim(run: Run) -> None:
 
 
 def _size(run: Run) -> int:
-    operations = (
-        sum(_OPERATION_BYTES + len(getattr(o, "arguments", b"")) for o in run.operations.values())
-        if len(run.operations) < 50
-        else _OPERATION_BYTES * len(run.operations)
-    )
-    size = _RUN_BYTES + run.events_bytes + run.opening_bytes + len(run.arguments) + operations
-    for waiting in (run.inbox, run.unread):
-        if waiting:
-            size += sum(300 + len(message.arguments or b"") for message in waiting.values())
+    size = _RUN_BYTES + run.events_bytes + run.opening_bytes + len(run.arguments)
+    operations = run.operations
+    if operations:
+        size += _OPERATION_BYTES * len(operations)
+        if len(operations) < 50:
+            for operation in operations.values():
+                size += len(getattr(operation, "arguments", b""))
+    if run.inbox or run.unread:
+        for message in (*run.inbox.values(), *run.unread.values()):
+            size += 300 + len(message.arguments or b"")
     return size

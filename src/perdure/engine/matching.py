@@ -1,6 +1,8 @@
 """What the engine asks of those who hold the parked pollers."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import Run
@@ -26,7 +28,7 @@ class Poller(Protocol):
         ...
 
 
-class Grant(NamedTuple):
+class Grant(Struct, frozen=True):
     """A lease that is decided and, once committed, handed to its poller."""
 
     poller: Poller

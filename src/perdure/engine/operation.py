@@ -26,6 +26,10 @@ class Operation:
     takes_rows: ClassVar[bool] = False
     """Whether `prepare` takes rows that no other node shall decide on meanwhile."""
 
+    names_only_runs: bool = False
+    """Whether `run_ids` says all that it needs, for those that are many: then nothing else is
+    asked."""
+
     @property
     def hopes_for_new(self) -> bool:
         """Whether the workflow ids that it names are most likely new: then nothing is looked up

@@ -7,6 +7,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+_set_result = asyncio.Future.set_result
+
 
 class Reply(asyncio.Future[Any]):
     """A future that can tell one listener at once instead of in the next turn of the loop.
@@ -22,7 +24,7 @@ class Reply(asyncio.Future[Any]):
         self._listener = listener
 
     def set_result(self, result: Any) -> None:
-        super().set_result(result)
+        _set_result(self, result)
         self._speak()
 
     def set_exception(self, error: type | BaseException) -> None:

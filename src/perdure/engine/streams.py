@@ -234,8 +234,11 @@ class CompleteStreamingTask(CompleteWorkflowTask):
 
 def directives_of(commands: Sequence[Command]) -> list[Directive]:
     """What commands ask of streams, in their order."""
-    markers = [command for command in commands if isinstance(command, RecordSideEffect)]
-    return [marker.stream for marker in markers if marker.stream is not None]
+    return [
+        command.stream
+        for command in commands
+        if isinstance(command, RecordSideEffect) and command.stream is not None
+    ]
 
 
 class ExpireStream(Operation):

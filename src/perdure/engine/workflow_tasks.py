@@ -55,7 +55,7 @@ class TaskCompleted(Struct, frozen=True):
 class CompleteWorkflowTask(TaskOperation):
     """The worker's commands."""
 
-    __slots__ = ("_called", "_commands", "_consumption", "_keeps_for")
+    __slots__ = ("_called", "_commands", "_consumption", "_keeps_for", "names_only_runs")
     name = "complete_workflow_task"
 
     def __init__(
@@ -71,9 +71,12 @@ class CompleteWorkflowTask(TaskOperation):
         self._commands = commands
         self._keeps_for = keeps_for
         self._consumption = consumption or NOTHING_READ
-        calls = (c for c in commands if isinstance(c, StartServiceOperation))
-        called = next(calls, None)
-        self._called = None if called is None else PlannedCall(namespace, called)
+        self._called: PlannedCall | None = None
+        for command in commands:
+            if isinstance(command, StartServiceOperation):
+                self._called = PlannedCall(namespace, command)
+                break
+        self.names_only_runs = self._called is None and not self.looks_around
 
     def records(self) -> tuple[RecordKey, ...]:
         return () if self._called is None else self._called.records()

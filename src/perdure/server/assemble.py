@@ -370,10 +370,15 @@ class Server:
         self.tails.release_all()
 
     def _changed(self, run: Run) -> None:
-        self.watchers.changed(run.run_id)
-        self.update_waiters.changed(run)
-        self.streaming.changed(run)
-        self.sessions.changed(run.run_id)
+        run_id = run.run_id
+        if run_id in self.watchers.waiting:
+            self.watchers.changed(run_id)
+        if run_id in self.update_waiters.waiting:
+            self.update_waiters.changed(run)
+        if run_id in self.sessions.behind:
+            self.sessions.changed(run_id)
+        if run.push is not None:
+            self.streaming.changed(run)
 
 
 def _either(push: Surface, pull: Callable[[bytes], Surface]) -> Callable[[bytes], Surface]:

@@ -9,7 +9,7 @@ import msgspec
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.inbox import Message
 from perdure.core.run.operation import Activity, Operation
-from perdure.core.run.state import STATE_FIELDS, TASK_KINDS, WORKFLOW_TASK, Run
+from perdure.core.run.state import ROW_FIELDS, STATE_FIELDS, TASK_KINDS, WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import activity_place, task_name
 from perdure.store.interface import Receipt, RecordKey, Remains, RunRow
@@ -33,6 +33,7 @@ def _state_field(name: str) -> tuple[str, Any, Any]:
 _State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], array_like=True)
 _state_decoder = msgspec.msgpack.Decoder(_State)
 _state_of = attrgetter(*STATE_FIELDS)
+_fixed_of = attrgetter(*ROW_FIELDS[: ROW_FIELDS.index("status")])
 _operation_decoder: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
 _message_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _worker_decoder = msgspec.msgpack.Decoder(Worker)
@@ -54,16 +55,14 @@ _start_decoder = msgspec.json.Decoder(list[_StartEvent])
 
 def run_row(run: Run) -> tuple[Any, ...]:
     """The columns of a run, in the order of the table."""
+    return (*_fixed_of(run), *changing_columns(run))
+
+
+def changing_columns(run: Run) -> tuple[Any, ...]:
+    """Those of them that change, which are the last ones."""
     task = run.task
     return (
-        run.run_id,
-        run.namespace,
-        run.workflow_id,
-        run.workflow_type,
-        run.queue,
-        run.run_number,
-        run.started_at,
-        str(run.status),
+        run.status.value,
         run.closed_at,
         run.version,
         None if task is None or task.lease is None else task.lease.owner,

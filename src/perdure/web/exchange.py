@@ -18,24 +18,30 @@ Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Exchange:
-    """Admits a request, has it handled and replies, exactly once and whatever happens."""
+    """Admits a request, has it handled and replies, exactly once and whatever happens.
 
-    __slots__ = ("_app", "_handling", "_reply", "_request", "_surface")
+    A connection has one, for one request after the other.
+    """
 
-    def __init__(self, app: Application, request: Request, reply: Reply) -> None:
+    __slots__ = ("_app", "_handling", "_reply", "_request", "_spawn", "_surface")
+
+    def __init__(self, app: Application, reply: Reply, spawn: Spawn) -> None:
         self._app = app
-        self._request = request
         self._reply = reply
-        self._surface: Surface | None = None
+        self._spawn = spawn
+        self._request: Request
+        self._surface: Surface | None
         self._handling: Coroutine[Any, Any, Response]
 
-    def start(self, spawn: Spawn) -> None:
-        """Reply now, or as soon as there is an answer."""
-        request = self._request
+    def start(self, request: Request) -> None:
+        """Reply now, or as soon as there is an answer. The request before has its reply."""
+        self._request = request
+        self._surface = None
+        app = self._app
         try:
-            route = self._app.find(request)
+            route = app.find(request)
             self._surface = route.surface
-            self._app.admit(request, route)
+            app.admit(request, route)
         except Exception as error:
             self._refuse(error)
             return
@@ -43,7 +49,7 @@ class Exchange:
         if route.lean:
             self._step()
         else:
-            spawn(self._run())
+            self._spawn(self._run())
 
     def _step(self, awaited: "asyncio.Future[Any] | None" = None) -> None:
         """Go on to where the handler waits for a future, or to its end."""
@@ -62,7 +68,8 @@ class Exchange:
             # What a task does to say that it has seen what is awaited.
             awaited._asyncio_future_blocking = False
             # Some futures tell a listener at once; others in the next turn of the loop.
-            getattr(awaited, "tell", awaited.add_done_callback)(self._step)
+            tell = getattr(awaited, "tell", None)
+            (tell or awaited.add_done_callback)(self._step)
 
     async def _run(self) -> None:
         try:

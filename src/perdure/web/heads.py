@@ -1,8 +1,8 @@
 """Heads that come again.
 
 A worker sends the same headers with every request, at most with another length. What the parser
-made of them is kept by their bytes, so that such a request needs no parser at all. Only the plainest
-requests are recognised: one that comes in one piece, alone, with a body and keep-alive.
+made of them is kept by their bytes, so that such a request needs no parser at all. Only the
+plainest requests are recognised: those that come in one piece, alone, with a body and keep-alive.
 """
 
 import re

@@ -121,6 +121,7 @@ class HttpProtocol(asyncio.Protocol):
         "_connections",
         "_deaf",
         "_early",
+        "_exchange",
         "_head_bytes",
         "_headers",
         "_is_between",
@@ -138,6 +139,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._exchange = Exchange(connections.app, self._answer, connections.spawn)
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self._clock = asyncio.get_running_loop().time
@@ -352,9 +354,8 @@ class HttpProtocol(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._busy = request
         self.idle_since = None
-        connections = self._connections
-        connections.answering += 1
-        Exchange(connections.app, request, self._answer).start(connections.spawn)
+        self._connections.answering += 1
+        self._exchange.start(request)
 
     def _answer(self, request: Request, response: Response) -> None:
         if request.is_gone:

@@ -397,6 +397,5 @@ def _tell_parent(run: Run, output: bytes | None) -> None:
 
 def overdue(run: Run, now: int) -> bool:
     """Whether a deadline of the open run has passed."""
-    return any(
-        at is not None and at <= now for at in (run.execution_deadline_at, run.run_deadline_at)
-    )
+    execution, own = run.execution_deadline_at, run.run_deadline_at
+    return (execution is not None and execution <= now) or (own is not None and own <= now)

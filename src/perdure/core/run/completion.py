@@ -119,7 +119,8 @@ def complete_task(
     if close.overdue(run, moment.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
     _check(run, task, commands)
-    check_consumption(run, consumption)
+    if consumption.cursors:
+        check_consumption(run, consumption)
     told = run.history_count
     run.answers = None
     receipt = finish_task(run, task, "completed")
@@ -129,14 +130,14 @@ def complete_task(
     run.last_progress_at = moment.now
     if task.kind is TaskKind.PROGRESS:
         note_consumption(run, consumption)
-    if task.kind is TaskKind.UPDATE:
+    elif task.kind is TaskKind.UPDATE:
         commands = _finish_update(run, moment, commands)
     if commands or task.kind is TaskKind.PROGRESS:
-        again = _close_open_wait(run, moment, task, commands)
+        again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
         _apply(run, moment, commands, receipt, service, again)
-    if not run.is_closed and run.history_count > limits.HISTORY_EVENTS_MAX:
+    if run.history_count > limits.HISTORY_EVENTS_MAX and not run.is_closed:
         close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
-    if _must_look_again(run, commands) and run.history_count > told:
+    if run.history_count > told and _must_look_again(run, commands):
         request_task(run, moment)
     settle(run, moment)
     return receipt
@@ -184,7 +185,7 @@ def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
     it back.
     """
     cancellation = run.cancellation
-    if run.is_closed or cancellation is None or cancellation.event_id is None:
+    if cancellation is None or cancellation.event_id is None or run.is_closed:
         return False
     waits = any(isinstance(command, BLOCKING) for command in commands)
     return cancellation.delivered is None and not waits and not is_blocked(run)
@@ -193,22 +194,36 @@ def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
 def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
     _require_at_most(limits.COMMANDS_PER_COMPLETION_MAX, len(commands), "command_batch_size")
-    _check_update(run, task, commands)
+    kinds = _kinds(commands)
+    if task.kind is TaskKind.UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
+        _check_update(run, task, commands)
+    closes = not kinds.isdisjoint(TERMINAL)
+    if closes:
+        _check_endings(commands)
+    sequence = check_steps(run, commands, run.next_sequence)
+    ending = commands[-1] if closes else None
+    if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
+        raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
+    if not closes and task.kind is TaskKind.PROGRESS and has_unfinished_local(run):
+        raise InvalidCommands("a local activity of this task has not ended")
+
+
+def _kinds(commands: Sequence[Command | PrepareLocalActivity]) -> set[type]:
+    return {*map(type, commands)}
+
+
+def _check_endings(commands: Sequence[Command]) -> None:
     endings = [index for index, command in enumerate(commands) if isinstance(command, TERMINAL)]
     if len(endings) > 1:
         raise InvalidCommands("a completion may close the run once")
-    if endings and endings[0] != len(commands) - 1:
+    if endings[0] != len(commands) - 1:
         raise InvalidCommands("the command that closes the run must be the last one")
-    sequence = check_steps(run, commands, run.next_sequence)
-    ending = commands[-1] if endings else None
-    if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
-        raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
-    if task.kind is TaskKind.PROGRESS and not endings and has_unfinished_local(run):
-        raise InvalidCommands("a local activity of this task has not ended")
 
 
 def has_unfinished_local(run: Run) -> bool:
     """Whether the code stands at local activities that a worker can go on with."""
+    if not run.local_calls:
+        return False
     calls = [run.operations.get(sequence) for sequence in run.local_calls]
     return any(isinstance(o, LocalActivity) and o.state is not TaskState.DELAYED for o in calls)
 
@@ -219,6 +234,7 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
     Returns the number behind them.
     """
     rebase = Rebase()
+    kinds = _kinds(commands)
     for command in commands:
         if isinstance(command, RecordVersionMarker) and not (
             command.min_supported <= command.version <= command.max_supported
@@ -229,14 +245,20 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
             rebase.metadata(path, sequence)
         if not isinstance(command, _WITHOUT_SEQUENCE):
             sequence += 1
-    if sum(isinstance(command, StartServiceOperation) for command in commands) > 1:
-        raise InvalidCommands("service operations are called one at a time")
+    if StartServiceOperation in kinds:
+        _check_calls(commands)
     if not is_blocked(run):
         # What a blocked worker sends again, perhaps only in part, will not be taken.
         _check_bounds(run, commands)
         rebase.require_complete()
-    _check_merged(run, commands)
+    if not kinds.isdisjoint(_MERGED):
+        _check_merged(run, commands)
     return sequence
+
+
+def _check_calls(commands: Sequence[Command | PrepareLocalActivity]) -> None:
+    if sum(isinstance(command, StartServiceOperation) for command in commands) > 1:
+        raise InvalidCommands("service operations are called one at a time")
 
 
 _WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
@@ -254,6 +276,8 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
 
 
 def _check_bounds(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
+    if len(run.operations) + len(commands) <= _BOUND_MIN:
+        return
     kinds = [type(command) for command in commands]
     for kind, command_type, most, name in _BOUNDS:
         wanted = kinds.count(command_type)
@@ -269,6 +293,8 @@ _BOUNDS: tuple[tuple[type, type, int, str], ...] = (
     (Child, StartChild, limits.PENDING_CHILDREN_MAX, "pending_child_count"),
     (Timer, StartTimer, limits.PENDING_TIMERS_MAX, "pending_timer_count"),
 )
+_BOUND_MIN = min(most for _, _, most, _ in _BOUNDS)
+_MERGED = (UpsertMemo, UpsertSearchAttributes)
 
 
 def _check_merged(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
@@ -367,7 +393,7 @@ def _apply(
         arm(run, operation_due(opened))
         if isinstance(opened, Activity):
             receipt.created_task_ids.append(activity_task_id(run, opened))
-    if not run.is_closed:
+    if len(ungrouped) > 1 and not run.is_closed:
         join_ordered(run, ungrouped)
 
 

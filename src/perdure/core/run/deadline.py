@@ -55,8 +55,8 @@ def operation_due(operation: Operation) -> int | None:
     if operation.outcome is not None:
         return None
     if isinstance(operation, Activity):
-        if operation.lease is not None and operation.timeouts == _NO_TIMEOUTS:
-            return operation.lease.expires_at
+        if operation.timeouts == _NO_TIMEOUTS and operation.state is not TaskState.DELAYED:
+            return None if operation.lease is None else operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
     if isinstance(operation, LocalActivity):
         return min((at for _, at in local_deadlines(operation)), default=None)

@@ -15,9 +15,7 @@ Raw = msgspec.Raw
 
 def record(run: Run, moment: Moment, event_type: str, payload: dict[str, Any]) -> str:
     """Append one event to the run's history and return its id. Absent members are left out."""
-    return record_encoded(
-        run, moment, event_type, encode({k: v for k, v in payload.items() if v is not None})
-    )
+    return record_encoded(run, moment, event_type, encode(_present(payload)))
 
 
 def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) -> str:
@@ -25,9 +23,10 @@ def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) ->
     run.history_count += 1
     event_id = moment.ids.ulid()
     event = encode_event(run, run.history_count, event_id, event_type, moment.now, payload)
+    size = len(event)
     run.events.append(event)
-    run.events_bytes += len(event)
-    run.history_bytes += len(event)
+    run.events_bytes += size
+    run.history_bytes += size
     run.unsaved.events.append(event)
     run.last_progress_at = moment.now
     return event_id
@@ -54,10 +53,14 @@ def held(
 
 def with_metadata(payload: dict[str, Any], operation: Operation) -> dict[str, Any]:
     """The payload without absent members, with the group metadata of the operation."""
-    present = {k: v for k, v in payload.items() if v is not None}
-    if operation.metadata:
-        present.update(operation.metadata)
-    return present
+    present = _present(payload)
+    return {**present, **operation.metadata} if operation.metadata else present
+
+
+def _present(payload: dict[str, Any]) -> dict[str, Any]:
+    if None not in payload.values():
+        return payload
+    return {k: v for k, v in payload.items() if v is not None}
 
 
 def raw(encoded: bytes | None) -> msgspec.Raw | None:

@@ -40,7 +40,8 @@ def check_consumption(run: Run, consumption: Consumption) -> None:
 
 def note_consumption(run: Run, consumption: Consumption) -> None:
     """Let go of what the code has read. A cursor never goes back."""
-    run.stream_waits = dict(consumption.waits)
+    if run.stream_waits or consumption.waits:
+        run.stream_waits = dict(consumption.waits)
     for name, position in consumption.cursors.items():
         stream = run.streams.get(name)
         if stream is not None:

@@ -1,6 +1,8 @@
 """When and with which ids a rule decides: the two things that rules may not find themselves."""
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 
 class Ids(Protocol):
@@ -10,7 +12,7 @@ class Ids(Protocol):
     def hex(self, length: int) -> str: ...
 
 
-class Moment(NamedTuple):
+class Moment(Struct, frozen=True):
     """The instant of a decision, and a source of ids for it."""
 
     now: int

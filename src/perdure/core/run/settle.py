@@ -75,7 +75,8 @@ def settle(run: Run, moment: Moment) -> None:
         return
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))
-    let_request_in(run, moment)
+    if run.cancellation is not None:
+        let_request_in(run, moment)
     if run.local_calls:
         _wake_for_attempts(run, moment)
     if run.task is None and run.update is not None:
@@ -113,9 +114,10 @@ def is_frozen(run: Run) -> bool:
     A selection that was decided between a request to cancel and its delivery could be delivered
     neither as decided nor as interrupted.
     """
-    if run.task is not None and run.task.state is TaskState.LEASED:
+    task = run.task
+    if task is not None and task.state is TaskState.LEASED:
         return True
-    return is_unseen(run)
+    return run.cancellation is not None and is_unseen(run)
 
 
 def record_held(run: Run, moment: Moment, operation: Operation) -> None:
@@ -156,13 +158,14 @@ def _release(run: Run, moment: Moment, sequence: int) -> None:
     if operation is None:
         return
     run.unsaved.operations.add(sequence)
-    for event in operation.held:
-        record_encoded(run, moment, event.event_type, event.payload)
-    operation.held = []
+    if operation.held:
+        for event in operation.held:
+            record_encoded(run, moment, event.event_type, event.payload)
+        operation.held = []
     outcome = operation.outcome
-    group = _group(run, operation)
     if outcome is None:
         return
+    group = _group(run, operation)
     if group is not None and group.mode is GroupMode.ORDERED and group.open > 0:
         return
     event_id = record_encoded(run, moment, outcome.event_type, outcome.payload)

@@ -5,6 +5,7 @@ history in the same breath. What is not yet on disk is listed in its `Unsaved` p
 writes exactly the difference. A run whose beat failed is thrown away and loaded again.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -165,14 +166,16 @@ class Unsaved:
     def clear(self) -> None:
         """Forget what was to be written."""
         self.created = False
-        self.effects.clear()
+        self.rewritten = None
         self.events.clear()
         self.operations.clear()
-        self.inbox.clear()
-        self.left_behind.clear()
         self.ready.clear()
-        self.withdrawn.clear()
-        self.rewritten = None
+        # Seldom is there anything of these.
+        if self.effects or self.inbox or self.left_behind or self.withdrawn:
+            self.effects.clear()
+            self.inbox.clear()
+            self.left_behind.clear()
+            self.withdrawn.clear()
 
 
 class Run(Struct):
@@ -373,8 +376,11 @@ def validation_task_id(run: Run, task: WorkflowTask) -> str:
 
 def parse_task_id(task_id: str, kind: str) -> TaskRef | None:
     """The task that an id names, or nothing when it cannot be of that kind (`w`, `a` or `v`)."""
-    run_id, dash, rest = task_id.partition("-")
-    if not dash or rest[:1] != kind or not rest[1:].isdecimal() or len(rest) > 12:
+    parts = _TASK_ID.fullmatch(task_id)
+    if parts is None or parts[2] != kind:
         return None
-    number = int(rest[1:])
-    return TaskRef(run_id, number if kind == "a" else WORKFLOW_TASK, number)
+    number = int(parts[3])
+    return TaskRef(parts[1], number if kind == "a" else WORKFLOW_TASK, number)
+
+
+_TASK_ID = re.compile(r"([^-]*)-([wav])(\d{1,11})")

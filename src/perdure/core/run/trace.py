@@ -15,5 +15,5 @@ def link_command(run: Run, command: Signal | Update) -> None:
 
 def forget_links(run: Run, task: WorkflowTask) -> None:
     """A worker has worked under these; the next task has others."""
-    if task.kind is not TaskKind.VALIDATION:
+    if run.links and task.kind is not TaskKind.VALIDATION:
         run.links = []

@@ -247,6 +247,7 @@ def keeping_time(body: CompleteTaskBody, run_id: str) -> int | None:
 
 _PARENT_CLOSE = {"abandon", "request_cancel", "request_cancellation", "terminate"}
 _NO_ARGUMENTS = b"null"
+_NO_TIMEOUTS = ActivityTimeouts()
 
 
 def translate_commands(wire: list[WireCommand]) -> list[c.Command]:
@@ -351,15 +352,13 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
     if wire.worker_session is not None:
         session = terms_of(wire.worker_session, f"{at}.worker_session.")
     timeouts = ActivityTimeouts(
-        schedule_to_start=wire.schedule_to_start_timeout,
-        start_to_close=wire.start_to_close_timeout,
-        schedule_to_close=wire.schedule_to_close_timeout,
-        heartbeat=wire.heartbeat_timeout,
+        wire.schedule_to_start_timeout,
+        wire.start_to_close_timeout,
+        wire.schedule_to_close_timeout,
+        wire.heartbeat_timeout,
     )
-    require_in_order(timeouts.heartbeat, timeouts.start_to_close, f"{at}.heartbeat_timeout")
-    close = timeouts.schedule_to_close
-    require_in_order(timeouts.start_to_close, close, f"{at}.start_to_close_timeout")
-    require_in_order(timeouts.schedule_to_start, close, f"{at}.schedule_to_start_timeout")
+    if timeouts != _NO_TIMEOUTS:
+        _check_timeouts(timeouts, at)
     arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
     return c.ScheduleActivity(
         activity_type=wire.activity_type,
@@ -371,6 +370,13 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         session=session,
         path=group_path(wire),
     )
+
+
+def _check_timeouts(timeouts: ActivityTimeouts, at: str) -> None:
+    require_in_order(timeouts.heartbeat, timeouts.start_to_close, f"{at}.heartbeat_timeout")
+    close = timeouts.schedule_to_close
+    require_in_order(timeouts.start_to_close, close, f"{at}.start_to_close_timeout")
+    require_in_order(timeouts.schedule_to_start, close, f"{at}.schedule_to_start_timeout")
 
 
 def _start_child(wire: WireStartChild, at: str) -> c.StartChild:

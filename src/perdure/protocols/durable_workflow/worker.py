@@ -24,6 +24,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import ScheduleActivity
+from perdure.core.run.state import ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
 from perdure.dispatch.polling import Poll, PollAnswer, Polling
 from perdure.engine.activity_tasks import (
@@ -116,6 +117,9 @@ _RESUME_MEMBERS = (
     "condition_definition_fingerprint",
 )
 _NO_RESUME: dict[str, Any] = dict.fromkeys(_RESUME_MEMBERS)
+_NO_TIMEOUTS = ActivityTimeouts()
+_PROGRESS = ("workflow",)
+_TASK_KINDS = frozenset({"workflow", "update_validation"})
 
 
 class WorkerPlane:
@@ -226,10 +230,10 @@ class WorkerPlane:
 
     async def poll_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.PollBody)
-        kinds = set(body.task_kinds or ("workflow",))
-        unknown = kinds - {"workflow", "update_validation"}
-        if unknown:
-            raise InvalidRequest("task_kinds", f"{min(unknown)[:64]} is no kind of task")
+        kinds = body.task_kinds or _PROGRESS
+        if not _TASK_KINDS.issuperset(kinds):
+            unknown = min(set(kinds) - _TASK_KINDS)
+            raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
         answer = await self._poll(request, body, "workflow", kinds)
         delivery = answer.delivery
         if isinstance(delivery, ValidationDelivery):
@@ -269,13 +273,13 @@ class WorkerPlane:
             return self._empty(answer)
         return self._leased(answer, _activity_task(delivery, request.namespace))
 
-    async def _poll(
+    def _poll(
         self,
         request: Request,
         body: bodies.PollBody,
         kind: str,
-        tasks: Collection[str] = ("workflow",),
-    ) -> PollAnswer:
+        tasks: Collection[str] = _PROGRESS,
+    ) -> Coroutine[Any, Any, PollAnswer]:
         timeout = self._poll_timeout
         if body.timeout_seconds is not None:
             timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
@@ -292,7 +296,7 @@ class WorkerPlane:
             validations="update_validation" in tasks,
             sessions=kind == "activity" and knows_sessions(request),
         )
-        return await self._polling.poll(poll, request.watch)
+        return self._polling.poll(poll, request.watch)
 
     def _empty(self, answer: PollAnswer) -> Response:
         return self._surface.answer(
@@ -373,8 +377,9 @@ class WorkerPlane:
             store = self._engine.store
             await _apart(inline_memos(store, request.namespace, body.commands))
         commands = translate_commands(body.commands)
-        if any(isinstance(each, ScheduleActivity) and each.session for each in commands):
-            require_sessions(request)
+        for command in commands:
+            if isinstance(command, ScheduleActivity) and command.session is not None:
+                require_sessions(request)
         kind = CompleteStreamingTask if directives_of(commands) else CompleteWorkflowTask
         done: TaskCompleted = await self._engine.submit(
             naming(
@@ -588,7 +593,16 @@ def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]
     }
     if delivery.trace is not None:
         task["observability_context"] = msgspec.Raw(delivery.trace)
-    retry, timeouts = delivery.retry, delivery.timeouts
+    if delivery.retry is not None or delivery.timeouts != _NO_TIMEOUTS:
+        task["retry_policy"] = _policy(delivery.retry, delivery.timeouts)
+    if delivery.session is not None:
+        task["worker_session"] = terms_view(delivery.session)
+    if delivery.deadlines:
+        task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
+    return task
+
+
+def _policy(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
     policy: dict[str, Any] = {
         "snapshot_version": 1,
         "max_attempts": 1 if retry is None else retry.attempts_max,
@@ -599,13 +613,7 @@ def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]
         seconds = getattr(timeouts, name)
         if seconds is not None:
             policy[f"{name}_timeout"] = seconds
-    if retry is not None or len(policy) > 4:
-        task["retry_policy"] = policy
-    if delivery.session is not None:
-        task["worker_session"] = terms_view(delivery.session)
-    if delivery.deadlines:
-        task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
-    return task
+    return policy
 
 
 def _page(events: list[bytes], after: int, total: int, encoding: str | None) -> dict[str, Any]:

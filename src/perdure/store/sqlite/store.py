@@ -425,26 +425,25 @@ def _array(values: Iterable[str]) -> str:
 def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
     """Sort everything that a run has and the disk has not under the statements that write it."""
     unsaved = run.unsaved
-    row = rows.run_row(run)
+    run_id = run.run_id
     if unsaved.created:
-        batches["insert_run"].append(row)
+        batches["insert_run"].append(rows.run_row(run))
     else:
-        batches["update_run"].append((*row[7:], run.run_id))
+        batches["update_run"].append((*rows.changing_columns(run), run_id))
     if unsaved.rewritten is not None:
-        batches["rewrite_first_chunk"].append((unsaved.rewritten, run.run_id))
+        batches["rewrite_first_chunk"].append((unsaved.rewritten, run_id))
     if unsaved.events:
-        first = run.history_count - len(unsaved.events) + 1
-        chunk = (run.run_id, first, run.history_count, b",".join(unsaved.events))
-        batches["insert_chunk"].append(chunk)
+        last = run.history_count
+        first = last - len(unsaved.events) + 1
+        batches["insert_chunk"].append((run_id, first, last, b",".join(unsaved.events)))
     for sequence in unsaved.operations:
         operation = run.operations.get(sequence)
         if operation is None:
-            batches["delete_operation"].append((run.run_id, sequence))
+            batches["delete_operation"].append((run_id, sequence))
             continue
         lease = operation.lease if isinstance(operation, Activity) else None
         owner = None if lease is None else lease.owner
-        data = rows.encode(operation)
-        batches["put_operation"].append((run.run_id, sequence, owner, data))
+        batches["put_operation"].append((run_id, sequence, owner, rows.encode(operation)))
     for position in unsaved.inbox:
         signal = run.message_at(position)
         if signal is None:
