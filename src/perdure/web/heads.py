@@ -30,6 +30,9 @@ class KnownHeads:
         self._body_bytes_max = body_bytes_max
         self._known: dict[bytes, _Known] = {}
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def recognise(self, data: bytes) -> Request | None:
         """The one request that these bytes are, if its headers were learned."""
         line = _LINE.match(data)

@@ -24,7 +24,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import ScheduleActivity
-from perdure.core.run.state import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
 from perdure.dispatch.polling import Poll, PollAnswer, Polling
 from perdure.engine.activity_tasks import (
