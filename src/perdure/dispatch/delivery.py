@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.deadline import activity_deadlines
-from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
-from perdure.core.run.outside import TraceLink
+from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
+from perdure.core.run.outside import Cancellation, TraceLink
 from perdure.core.run.state import (
     WORKFLOW_TASK,
     Run,
@@ -118,19 +118,16 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         events=page_of(run, after=0, limit=page_size).events,
         resume=task.resume,
         build_id=run.build_id,
-        cancellation=_observed(run),
+        cancellation=None if run.cancellation is None else _observed(run.cancellation),
         trace=run.trace,
         links=tuple(run.links),
         replay_mode=task.replay_mode,
     )
 
 
-def _observed(run: Run) -> Observation | None:
-    """The request to cancel that the delivered history tells of."""
-    cancellation = run.cancellation
-    if cancellation is None or cancellation.event_id is None:
-        return None
-    return observe(cancellation)
+def _observed(cancellation: Cancellation) -> Observation | None:
+    """The request to cancel, if the delivered history tells of it."""
+    return None if cancellation.event_id is None else observe(cancellation)
 
 
 def deliver_validation(run: Run) -> ValidationDelivery:
@@ -163,7 +160,9 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
     """Copy an attempt that was just leased."""
     lease = activity.lease
     assert lease is not None
-    deadlines = {kind: at for kind, at in activity_deadlines(activity) if kind != "lease"}
+    deadlines: dict[str, int] = {}
+    if activity.timeouts != NO_TIMEOUTS:
+        deadlines = {kind: at for kind, at in activity_deadlines(activity) if kind != "lease"}
     if run.run_deadline_at is not None:
         deadlines["run"] = run.run_deadline_at
     if run.execution_deadline_at is not None:

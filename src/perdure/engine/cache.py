@@ -43,16 +43,18 @@ class RunCache:
         if is_closed or run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
             _trim(run)
         size = _size(run)
-        known = self._runs.get(run.run_id)
+        run_id = run.run_id
+        known = self._runs.get(run_id)
         if known is not None:
+            # It was found in this beat, and so went to the end.
             self._bytes -= known[1]
-            self._elsewhere.discard(run.run_id)
-            self._runs.move_to_end(run.run_id)
-        self._runs[run.run_id] = (run, size)
+            if self._elsewhere:
+                self._elsewhere.discard(run_id)
+        self._runs[run_id] = (run, size)
         self._bytes += size
         if is_closed:
-            self._closed[run.run_id] = None
-            self._closed.move_to_end(run.run_id)
+            self._closed[run_id] = None
+            self._closed.move_to_end(run_id)
             if len(self._closed) > CLOSED_RUNS_CACHED_MAX:
                 self._forget(next(iter(self._closed)))
         while self._bytes > self._bytes_max and len(self._runs) > 1:

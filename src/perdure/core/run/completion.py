@@ -484,29 +484,20 @@ def open_activity(
     run.operations[sequence] = activity
     run.unsaved.operations.add(sequence)
     run.unsaved.ready[sequence] = True
-    record(
-        run,
-        moment,
-        "ActivityScheduled",
-        with_metadata(
-            {
-                "sequence": sequence,
-                "activity_execution_id": activity.execution_id,
-                "activity_type": activity.activity_type,
-                "cancellation_policy": activity.cancellation_policy,
-                "activity": {"queue": activity.queue, "arguments": Raw(activity.arguments)},
-                **_session_member(activity),
-            },
-            activity,
-        ),
-    )
+    members: dict[str, Any] = {
+        "sequence": sequence,
+        "activity_execution_id": activity.execution_id,
+        "activity_type": activity.activity_type,
+    }
+    if activity.cancellation_policy is not None:
+        members["cancellation_policy"] = activity.cancellation_policy
+    members["activity"] = {"queue": activity.queue, "arguments": Raw(activity.arguments)}
+    if activity.session is not None:
+        members["worker_session"] = {"session_id": activity.session.session_id}
+    if metadata is not None:
+        members.update(metadata)
+    record(run, moment, "ActivityScheduled", members)
     return activity
-
-
-def _session_member(activity: Activity) -> dict[str, Any]:
-    if activity.session is None:
-        return {}
-    return {"worker_session": {"session_id": activity.session.session_id}}
 
 
 def _open_timer(

@@ -8,8 +8,8 @@ from perdure.core.limits import SECOND
 from perdure.core.run.inbox import Update
 from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import (
+    NO_TIMEOUTS,
     Activity,
-    ActivityTimeouts,
     ConditionWait,
     LocalActivity,
     Operation,
@@ -19,8 +19,6 @@ from perdure.core.run.operation import (
     Timer,
 )
 from perdure.core.run.state import Run
-
-_NO_TIMEOUTS = ActivityTimeouts()
 
 
 def arm(run: Run, due_at: int | None) -> None:
@@ -55,7 +53,7 @@ def operation_due(operation: Operation) -> int | None:
     if operation.outcome is not None:
         return None
     if isinstance(operation, Activity):
-        if operation.timeouts == _NO_TIMEOUTS and operation.state is not TaskState.DELAYED:
+        if operation.timeouts == NO_TIMEOUTS and operation.state is not TaskState.DELAYED:
             return None if operation.lease is None else operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
     if isinstance(operation, LocalActivity):

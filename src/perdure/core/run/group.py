@@ -22,6 +22,8 @@ from perdure.core.run.state import Run
 class Rebase:
     """Moves the paths of one completion. All leaves of one group move by the same distance."""
 
+    __slots__ = ("_distances", "_missing")
+
     def __init__(self) -> None:
         self._distances: dict[str, int] = {}
         self._missing: dict[str, int] = {}

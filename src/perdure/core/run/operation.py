@@ -52,6 +52,9 @@ class ActivityTimeouts(Struct, frozen=True):
     heartbeat: int | None = None
 
 
+NO_TIMEOUTS = ActivityTimeouts()
+
+
 class Activity(Step, kw_only=True, tag="activity"):
     """A logical call, tried one attempt at a time."""
 
@@ -89,7 +92,7 @@ class Activity(Step, kw_only=True, tag="activity"):
     @property
     def attempt_id(self) -> str:
         """Names one try; the number at its end tells an old try from a foreign one."""
-        return f"{self.execution_id.upper()}-{self.lease_number}"
+        return f"{self.execution_id.upper()}-{self.attempt + self.undelivered}"
 
 
 class LocalActivity(Step, kw_only=True, tag="local"):

@@ -10,7 +10,7 @@ from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
 from perdure.core.run.inbox import MESSAGE_SIGNAL
-from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.core.run.standalone import HOST_TYPE
 from perdure.protocols.durable_workflow.bodies import (
     Integer,
@@ -247,7 +247,6 @@ def keeping_time(body: CompleteTaskBody, run_id: str) -> int | None:
 
 _PARENT_CLOSE = {"abandon", "request_cancel", "request_cancellation", "terminate"}
 _NO_ARGUMENTS = b"null"
-_NO_TIMEOUTS = ActivityTimeouts()
 
 
 def translate_commands(wire: list[WireCommand]) -> list[c.Command]:
@@ -357,7 +356,7 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         wire.schedule_to_close_timeout,
         wire.heartbeat_timeout,
     )
-    if timeouts != _NO_TIMEOUTS:
+    if timeouts != NO_TIMEOUTS:
         _check_timeouts(timeouts, at)
     arguments = require_payload(_either(wire.arguments, wire.input), f"{at}.arguments")
     return c.ScheduleActivity(

@@ -160,6 +160,14 @@ class WorkerSurface:
         self._tail = b"," + encode(envelope)[1:]
 
     def admit(self, request: Request) -> None:
+        headers = request.headers
+        namespace = _named(headers.get(WORKER_HEADER), headers.get(b"x-namespace"))
+        if namespace in self._namespaces.known:
+            request.namespace = namespace
+        else:
+            self._look_closer(request)
+
+    def _look_closer(self, request: Request) -> None:
         if not _is_supported(request.headers.get(WORKER_HEADER)):
             asked = request.header(WORKER_HEADER)
             kind = "missing" if asked is None else "unsupported"
@@ -198,6 +206,12 @@ class WorkerSurface:
             body.setdefault("task_id", request.params["task_id"])
         response = self.answer(error.status, body)
         return Response(response.status, response.body, (*self._HEADERS, *error.headers))
+
+
+@lru_cache(maxsize=256)
+def _named(asked: bytes | None, named: bytes | None) -> str:
+    """The namespace that a header names, if the version is one that we speak; else nothing."""
+    return _folded(named) if named is not None and _is_supported(asked) else ""
 
 
 @lru_cache(maxsize=64)

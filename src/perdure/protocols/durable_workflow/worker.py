@@ -24,7 +24,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import ScheduleActivity
-from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
 from perdure.dispatch.polling import Poll, PollAnswer, Polling
 from perdure.engine.activity_tasks import (
@@ -117,7 +117,6 @@ _RESUME_MEMBERS = (
     "condition_definition_fingerprint",
 )
 _NO_RESUME: dict[str, Any] = dict.fromkeys(_RESUME_MEMBERS)
-_NO_TIMEOUTS = ActivityTimeouts()
 _PROGRESS = ("workflow",)
 _TASK_KINDS = frozenset({"workflow", "update_validation"})
 
@@ -593,7 +592,7 @@ def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]
     }
     if delivery.trace is not None:
         task["observability_context"] = msgspec.Raw(delivery.trace)
-    if delivery.retry is not None or delivery.timeouts != _NO_TIMEOUTS:
+    if delivery.retry is not None or delivery.timeouts != NO_TIMEOUTS:
         task["retry_policy"] = _policy(delivery.retry, delivery.timeouts)
     if delivery.session is not None:
         task["worker_session"] = terms_view(delivery.session)
