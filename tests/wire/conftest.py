@@ -38,6 +38,7 @@ ON_BOTH_STORES = {
     "test_push_streams",
     "test_push_reading",
     "test_push_recovery",
+    "test_push_retention",
     "test_push_seed",
     "test_push_routing",
     "test_push_waiting",

@@ -3,7 +3,7 @@
 They change when a run with a label begins or ends. Other runs cost nothing.
 """
 
-from perdure.core.push.conversation import Conversation, joined, left
+from perdure.core.push.conversation import Conversation, joined, left, without
 from perdure.core.push.effect import Joined
 from perdure.core.push.step import push_of
 from perdure.core.run.state import Run
@@ -100,3 +100,22 @@ class LeaveConversation(_Conversing):
             return
         self.put(world, before, left(before, self._run))
         OPEN_RUN.remove(world, namespace, self.open_key)
+
+
+class QuitConversation(_Conversing):
+    """A run with a label is no more. With its last run a conversation goes, too."""
+
+    __slots__ = ()
+    name = "quit_conversation"
+
+    def decide(self, world: World) -> None:
+        namespace = self._run.namespace
+        before = CONVERSATION.find(world, namespace, self.key)
+        if before is None:
+            return
+        after = without(before, self._run)
+        if after is None:
+            CONVERSATION.remove(world, namespace, self.key)
+            RECENT.remove(world, namespace, recent_key(before.last_started_at, self.key))
+        elif after is not before:
+            self.put(world, before, after)

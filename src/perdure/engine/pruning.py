@@ -7,14 +7,21 @@ between, the note is due like anything else, and somebody goes on.
 """
 
 from collections.abc import Sequence
+from typing import get_args
 
 from msgspec import Struct, field
 
 from perdure.core.limits import REMAINS_BYTES_MAX, REMAINS_RELOOK, REMAINS_ROWS_MAX
+from perdure.core.push.approval import ApprovalStatus
 from perdure.core.run.state import Dialect, Run
+from perdure.engine.approving import APPROVAL, BY_RUN, BY_STATUS, place_of
+from perdure.engine.conversing import QuitConversation
 from perdure.engine.inference import INFERENCE
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
+from perdure.engine.registering import SEPARATOR
+from perdure.engine.run_control import BEGUN
+from perdure.engine.scoring import GIVEN, SCORE
 from perdure.engine.streams import STREAMS
 from perdure.engine.world import World
 from perdure.store.interface import (
@@ -42,7 +49,14 @@ class Leftover(Struct, kw_only=True):
 
 LEFTOVER = RecordKind("leftover", Leftover)
 
-KINDS: tuple[str, ...] = (STREAMS.name, INFERENCE.name)
+KINDS: tuple[str, ...] = (
+    STREAMS.name,
+    INFERENCE.name,
+    SCORE.name,
+    GIVEN.name,
+    BEGUN.name,
+    BY_RUN.name,
+)
 """Records whose keys begin with the run that they belong to."""
 
 
@@ -95,6 +109,8 @@ class _Prune(Operation):
                 pruned.runs.append(_told(row.run))
         for row in gone:
             world.remove(row)
+            if row.run is not None and row.run.push is not None and row.run.push.session:
+                world.follow_ups.append(QuitConversation(row.run))
         if gone:
             pruned.leftover = self._note(world, gone)
         return pruned
@@ -196,7 +212,7 @@ class PruneNamed(_Prune):
 class ClearLeftover(Operation):
     """The second stride, one bite of it. `is_done` says whether it was the last one."""
 
-    __slots__ = ("_beside", "_key", "_leftover", "_remains", "is_done")
+    __slots__ = ("_beside", "_is_full", "_key", "_leftover", "_remains", "is_done")
     name = "clear_leftover"
     looks_around = True
 
@@ -204,6 +220,7 @@ class ClearLeftover(Operation):
         self._key = key
         self._leftover: Leftover | None = None
         self._beside: list[RecordKey] = []
+        self._is_full = False
         self._remains: Remains | None = None
         self.is_done = False
 
@@ -217,7 +234,9 @@ class ClearLeftover(Operation):
         if self._leftover is not None:
             run_ids = self._leftover.run_ids
             named = [Instance(namespace, one) for one in self._leftover.workflow_ids]
-            self._beside = await store.find_keys_of(namespace, KINDS, run_ids, REMAINS_ROWS_MAX)
+            found = await store.find_keys_of(namespace, KINDS, run_ids, REMAINS_ROWS_MAX)
+            self._is_full = len(found) >= REMAINS_ROWS_MAX
+            self._beside = [*found, *_approvals(found)]
             self._remains = await store.find_remains(
                 run_ids, named, limit=REMAINS_ROWS_MAX, size=REMAINS_BYTES_MAX
             )
@@ -237,10 +256,22 @@ class ClearLeftover(Operation):
         if remains.count:
             world.changes.remains.append(remains)
         _, namespace, key_ = self._key
-        self.is_done = remains.is_all and len(self._beside) < REMAINS_ROWS_MAX
+        self.is_done = remains.is_all and not self._is_full
         if self.is_done:
             LEFTOVER.remove(world, namespace, key_)
         else:
             due_at = world.moment.now + REMAINS_RELOOK
             LEFTOVER.put(world, namespace, key_, leftover, due_at=due_at)
         return True
+
+
+def _approvals(found: list[RecordKey]) -> list[RecordKey]:
+    """What runs asked people for, by the lines that say so, and wherever else it is listed."""
+    keys: list[RecordKey] = []
+    for kind, namespace, key in found:
+        if kind == BY_RUN.name:
+            approval_id = key.rpartition(SEPARATOR)[2]
+            keys.append(APPROVAL.key(namespace, approval_id))
+            places = (place_of(status, approval_id) for status in get_args(ApprovalStatus))
+            keys += [BY_STATUS.key(namespace, place) for place in places]
+    return keys

@@ -24,4 +24,7 @@ def make_pruner(
     rules: list[Retention] = []
     if settings.history_retention:
         rules.append(Retention(Dialect.PULL, settings.history_retention, lambda: namespaces))
+    if settings.run_retention is not None:
+        pushed = {settings.default_namespace}
+        rules.append(Retention(Dialect.PUSH, settings.run_retention, lambda: pushed))
     return Pruner(engine, clock, rules)

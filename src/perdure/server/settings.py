@@ -56,6 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     egress_allow: tuple[str, ...] = ()
     history_retention: int = limits.HISTORY_RETENTION_DEFAULT
     """0 is for ever."""
+    run_retention: int | None = None
     event_retention: int | None = None
     delivery_retention: int | None = None
     ai_url: str | None = None
@@ -110,6 +111,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
     "PERDURE_WEBHOOK_KEYS": "keys that seal webhook secrets, by commas; the first seals, all open",
     "DW_HISTORY_RETENTION_DAYS": "days that closed runs are kept, from 1 to 365, or forever",
+    "PERDURE_RUN_RETENTION_DAYS": "days that closed push runs are kept; for ever if not set",
     "PERDURE_EVENT_RETENTION_DAYS": "days that the log of events is kept; for ever if not set",
     "PERDURE_DELIVERY_RETENTION_DAYS": "the same for webhooks, sent and received",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
@@ -169,6 +171,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     )
     values["webhook_keys"] = _keys(environment, "PERDURE_WEBHOOK_KEYS")
     values["history_retention"] = _retention(environment, "DW_HISTORY_RETENTION_DAYS")
+    values["run_retention"] = _days(environment, "PERDURE_RUN_RETENTION_DAYS")
     values["event_retention"] = _days(environment, "PERDURE_EVENT_RETENTION_DAYS")
     values["delivery_retention"] = _days(environment, "PERDURE_DELIVERY_RETENTION_DAYS")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")

@@ -50,6 +50,20 @@ def left(before: Conversation, run: Run) -> Conversation:
     )
 
 
+def without(before: Conversation, run: Run) -> Conversation | None:
+    """A run that was over is no more; None when it was the last. What it used up stays counted."""
+    status = run.status.value
+    if not before.ended.get(status):
+        # It began before conversations were kept.
+        return before
+    if before.runs == 1:
+        return None
+    ended = {**before.ended, status: before.ended[status] - 1}
+    return structs.replace(
+        before, runs=before.runs - 1, ended={name: n for name, n in ended.items() if n}
+    )
+
+
 def merged(parts: Iterable[Conversation]) -> Conversation:
     """The parts of one conversation, which several apps have, as one."""
     first, *others = parts
