@@ -56,7 +56,8 @@ TOLD_OTHERWISE = {
 
 @pytest.fixture
 def wire(tmp_path: Path) -> Iterator[Wire]:
-    with a_wire(tmp_path) as wire:
+    # Whatever is closed may be removed as soon as time passes, if somebody asks for that.
+    with a_wire(tmp_path, history_retention=1) as wire:
         wire.register(capabilities=["query_tasks"])
         yield wire
 
@@ -142,6 +143,7 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
     wire.start("failed", task_queue="q")
     wire.complete(wire.take(), fail_workflow())
     broken = wire.describe("failed")["run_id"]
+    wire.jump(seconds=0.001)
     for name in ("kept", "ended"):
         wire.worker("/sessions", {"worker_id": "w1", "session_id": name}).ok(201)
     session = "/api/worker/sessions/{session_id}"
@@ -198,6 +200,7 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {activity}/renew-lease": attempt("completed", "renew-lease"),
         f"POST {activity}/complete": attempt("completed", "complete", result=avro("paid")),
         f"POST {activity}/fail": attempt("failed", "fail", failure={"message": "boom"}),
+        "POST /api/system/retention/pass": control("/system/retention/pass", {}),
     }
 
 

@@ -139,6 +139,7 @@ CASES = (
     Case("terminate", "a terminated run is closed with its reason"),
     Case("describe-and-list", "describe, list, runs and history tell the same story"),
     Case("history-pages", "pages of a history join to the whole", since="2.12.0"),
+    Case("retention", "an operator sees how long runs are kept, and none goes too early"),
     Case("not-found", "an unknown workflow id is not found"),
     Case("signal-closed-run", "a closed run takes no signal"),
     # 16 · routing

@@ -1,5 +1,6 @@
 """Closed runs go when their time is over, with all that was theirs, and nothing else does."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,11 @@ from perdure.core.limits import SECOND
 from perdure.core.run.state import Dialect
 from perdure.dispatch.pruning import Pruner, Retention
 from perdure.engine.pruning import LEFTOVER, PruneOld
+from perdure.store.sqlite.store import SqliteStore
 from tests.support.http import (
     Json,
     Wire,
+    a_wire,
     avro,
     complete_workflow,
     continue_as_new,
@@ -208,3 +211,130 @@ def test_nobody_writes_to_a_stream_of_a_run_that_is_gone(working: Wire) -> None:
     wire.control("POST", path, {"items": [{"payload": avro(1)}]}).refused(404, "instance_not_found")
 
     assert traces(wire, run_id) == {}
+
+
+# What operators ask -------------------------------------------------------------------------------
+
+
+def passed(wire: Wire, **body: Any) -> Json:
+    return wire.control("POST", "/system/retention/pass", body).ok()
+
+
+def test_operators_see_what_is_too_old(working: Wire) -> None:
+    wire = working
+    old = [closed(wire, f"order-{number}") for number in range(2)]
+    wire.jump(seconds=31 * DAY)
+    wire.register()
+    closed(wire, "young")
+    wire.start("open")
+
+    told = wire.control("GET", "/system/retention").ok()
+
+    assert told == {
+        "namespace": "default",
+        "retention_mode": "bounded",
+        "retention_days": 30,
+        "cutoff": told["cutoff"],
+        "expired_run_count": 2,
+        "expired_run_ids": old,
+        "scan_limit": 100,
+        "scan_pressure": False,
+    }
+    assert told["cutoff"].startswith("2026-01-02T00:00:00")
+
+
+def test_a_pass_removes_the_oldest_and_says_what_went(working: Wire) -> None:
+    wire = working
+    old = [closed(wire, f"order-{number}") for number in range(3)]
+    wire.jump(seconds=31 * DAY)
+
+    told = passed(wire, limit=2)
+
+    assert {name: told[name] for name in ("processed", "pruned", "skipped", "failed")} == {
+        "processed": 2,
+        "pruned": 2,
+        "skipped": 0,
+        "failed": 0,
+    }
+    first = told["results"][0]
+    assert first == {
+        "run_id": old[0],
+        "outcome": "pruned",
+        "history_events_deleted": 3,
+        "tasks_deleted": 1,
+        "external_payloads_deleted": 0,
+        "deleted": {"workflow_runs": 1, "workflow_history_events": 3, "workflow_tasks": 1},
+    }
+    assert [result["run_id"] for result in passed(wire)["results"]] == old[2:]
+    assert passed(wire)["processed"] == 0
+
+
+def test_a_pass_over_certain_runs_skips_what_must_stay(working: Wire) -> None:
+    wire = working
+    old, other = closed(wire, "old"), closed(wire, "other")
+    wire.jump(seconds=31 * DAY)
+    wire.register()
+    young = closed(wire, "young")
+    waiting = wire.start("open")["run_id"]
+    wanted = [young, old, "nobody", waiting, old]
+
+    told = passed(wire, run_ids=wanted)
+
+    outcomes = [(one["run_id"], one["outcome"], one.get("reason")) for one in told["results"]]
+    assert outcomes == [
+        (young, "skipped", "run_not_expired"),
+        (old, "pruned", None),
+        ("nobody", "skipped", "run_not_found"),
+        (waiting, "skipped", "run_not_terminal"),
+    ]
+    again = passed(wire, run_ids=[old])
+    assert again["results"] == [{"run_id": old, "outcome": "skipped", "reason": "run_not_found"}]
+    assert passed(wire, run_ids=[])["processed"] == 0
+    assert traces(wire, other)
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"limit": 0}, "limit"),
+        ({"limit": 101}, "limit"),
+        ({"limit": "many"}, "limit"),
+        ({"run_ids": "all"}, "run_ids"),
+        ({"run_ids": [""]}, "run_ids.0"),
+        ({"run_ids": ["x"] * 101}, "run_ids"),
+    ],
+)
+def test_a_pass_that_makes_no_sense_is_refused(wire: Wire, body: Json, field: str) -> None:
+    wire.control("POST", "/system/retention/pass", body).invalid(field)
+
+
+def test_whoever_keeps_runs_for_ever_prunes_none(tmp_path: Path) -> None:
+    with a_wire(tmp_path, history_retention=0) as wire:
+        wire.register()
+        run_id = closed(wire)
+        wire.jump(seconds=9_999 * DAY)
+
+        told = wire.control("GET", "/system/retention").ok()
+        assert (told["retention_mode"], told["retention_days"]) == ("forever", None)
+        assert (told["cutoff"], told["expired_run_ids"]) == (None, [])
+        assert passed(wire)["processed"] == 0
+        assert passed(wire, run_ids=[run_id])["results"][0]["reason"] == "run_not_expired"
+        assert wire.run(wire.server.pruner.prune()) == 0
+
+
+def test_a_run_that_cannot_be_read_stays_and_is_told(tmp_path: Path) -> None:
+    with a_wire(tmp_path) as wire:
+        wire.register()
+        broken, whole = closed(wire, "broken"), closed(wire, "whole")
+        store = wire.server.store
+        assert isinstance(store, SqliteStore)
+        store._writer.execute("update run set state = x'c1' where run_id = ?", (broken,))
+        wire.jump(seconds=31 * DAY)
+
+        told = wire.control("POST", "/system/retention/pass", {}).ok(207)
+
+        assert (told["pruned"], told["failed"]) == (1, 1)
+        outcome = {"run_id": broken, "outcome": "error", "reason": "run_unreadable"}
+        assert told["results"][1] == outcome
+        assert traces(wire, whole) == {}
+        assert {"run", "history"} <= traces(wire, broken).keys()

@@ -19,6 +19,9 @@ from perdure.store.interface import RecordKey, Unavailable
 
 log = logging.getLogger(__name__)
 
+_BITES_ASKED_FOR = 4
+"""How long somebody who asks for a pass waits for it to be cleared."""
+
 
 class Retention(NamedTuple):
     """How long closed runs of a dialect are kept, and in which namespaces."""
@@ -85,27 +88,33 @@ class Pruner:
     async def prune_some(
         self, namespace: str, dialect: Dialect, age: int, wanted: int | Sequence[str]
     ) -> Pruned:
-        """One batch now: so many of the oldest, or certain ones. All must be old enough."""
-        before = self.cutoff(age)
+        """One batch now: so many of the oldest, or certain ones, if they are old enough.
+
+        An age of 0 is for ever. What takes long to clear is left to the deadline loop.
+        """
+        before = self.cutoff(age) if age else 0
         batch: Operation
         if isinstance(wanted, int):
             batch = PruneOld(namespace, dialect, before=before, limit=wanted)
         else:
             batch = PruneNamed(namespace, dialect, before=before, run_ids=wanted)
-        return await self._prune(batch)
+        return await self._prune(batch, bites=_BITES_ASKED_FOR)
 
-    async def _prune(self, batch: Operation) -> Pruned:
+    async def _prune(self, batch: Operation, bites: int | None = None) -> Pruned:
         pruned: Pruned = await self._engine.submit(batch)
         for run_id, reason in pruned.failed.items():
             log.error("run %s is too old and stays: %s", run_id, reason)
         if pruned.leftover is not None:
-            await self._clear(pruned.leftover)
+            await self._clear(pruned.leftover, bites)
         return pruned
 
-    async def _clear(self, key: RecordKey) -> None:
+    async def _clear(self, key: RecordKey, bites: int | None) -> None:
+        """To its end, or so many bites of it; each makes it smaller."""
         while True:
             bite = ClearLeftover(key)
             await self._engine.submit(bite)
-            if bite.is_done:
+            if bites is not None:
+                bites -= 1
+            if bite.is_done or bites == 0:
                 return
             await self._clock.sleep(FORGET_PAUSE)

@@ -46,6 +46,7 @@ from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.retention import SystemRetention
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
@@ -313,6 +314,9 @@ class Server:
                     streams,
                     discovery,
                     payloads,
+                    SystemRetention(
+                        self.engine, self.pruner, control_surface, settings.history_retention
+                    ),
                     worker_surface,
                     discovery_surface,
                 )

@@ -110,6 +110,24 @@ async def history_pages(stage: Stage) -> None:
     assert pages == whole
 
 
+@case("retention", "greeter")
+async def retention(stage: Stage) -> None:
+    run = await stage.start("greeter", "kept")
+    assert await run.result() == "hello, kept"
+
+    status = await stage.client.retention_status()
+    assert (status["namespace"], status["retention_days"]) == ("default", 30)
+    assert run.run_id not in status["expired_run_ids"]
+    done = await stage.client.retention_pass(run_ids=[run.run_id, "nobody"], limit=5)
+    assert (done["processed"], done["pruned"], done["skipped"], done["failed"]) == (2, 0, 2, 0)
+    told = {one["run_id"]: (one["outcome"], one["reason"]) for one in done["results"]}
+    assert told == {
+        run.run_id: ("skipped", "run_not_expired"),
+        "nobody": ("skipped", "run_not_found"),
+    }
+    assert await run.status() == "completed"
+
+
 @case("not-found", worker=False)
 async def not_found(stage: Stage) -> None:
     unknown = stage.client.get_workflow_handle(stage.new_id())

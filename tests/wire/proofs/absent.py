@@ -55,7 +55,6 @@ TABLE: dict[tuple[str, ...], Callable[[Wire], None]] = {
         no_route("GET", "/schedules"), no_route("POST", "/schedules", {"schedule_id": "s"})
     ),
     ("cluster.history_export",): no_route("GET", "/workflows/o/runs/r/history/export"),
-    ("cluster.history_retention",): no_route("POST", "/system/retention/pass", {}),
     ("cluster.bridge_adapter_outcome_contract",): no_route(
         "POST", "/bridge-adapters/webhook/shop", {"action": "start_workflow"}
     ),

@@ -349,6 +349,7 @@ def cluster_info(
             "workflow_streams": True,
             "search_attributes": True,
             "continue_as_new": True,
+            "history_retention": True,
             "child_workflows": True,
             "worker_sessions": True,
             "activity_timeouts": True,

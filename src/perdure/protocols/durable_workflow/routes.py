@@ -11,6 +11,7 @@ from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.retention import SystemRetention
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.streams import Streams
@@ -50,6 +51,7 @@ def routes(
     streams: Streams,
     discovery: Discovery,
     payloads: PayloadTransport,
+    retention: SystemRetention,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -97,6 +99,11 @@ def routes(
                 cancelling.request,
             ),
         ]
+    kept = "/api/system/retention"
+    table += [
+        Route("GET", kept, ADMIN, retention.surface, retention.show),
+        Route("POST", f"{kept}/pass", ADMIN, retention.surface, retention.enforce),
+    ]
     jobs = standalone.surface
     table += [
         Route("POST", "/api/activities", OPERATOR, jobs, standalone.start),
