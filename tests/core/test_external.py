@@ -1,6 +1,7 @@
 """External payloads: what becomes of them, and when."""
 
 import pytest
+from msgspec import structs
 
 from perdure.core import external, limits
 from perdure.core.external import Custody, Reference, Stored, reference_to
@@ -14,7 +15,7 @@ NOW = 1_000 * limits.SECOND
 SHA = "ab" * 32
 REFERENCE = reference_to("default", "avro", 5, SHA)
 LOOSE = Stored("avro", 5, SHA, Custody.LOOSE, NOW + limits.LOOSE_PAYLOAD_TIMEOUT)
-KEPT = Stored("avro", 5, SHA, Custody.KEPT)
+KEPT = Stored("avro", 5, SHA, Custody.KEPT, counted=True)
 GONE = Stored("avro", 5, SHA, Custody.GONE, NOW + limits.GONE_PAYLOAD_REMEMBERED)
 LATE = NOW + limits.LOOSE_PAYLOAD_TIMEOUT
 
@@ -96,3 +97,17 @@ def test_time_passes_for_what_is_loose_and_for_the_memory_of_it() -> None:
     assert external.passed(gone, LATE) is gone
     assert external.passed(gone, LATE + limits.GONE_PAYLOAD_REMEMBERED) is None
     assert external.passed(KEPT, 100 * LATE) is KEPT
+
+
+def test_a_payload_without_runs_is_loose_again_if_all_of_them_were_counted() -> None:
+    loose = external.let_go(KEPT, NOW)
+    assert loose is not None
+    assert (loose.custody, loose.until) == (Custody.LOOSE, LATE)
+    assert external.named(loose, REFERENCE, LATE - 1) == KEPT
+    for stays in (
+        structs.replace(KEPT, counted=False),
+        structs.replace(KEPT, home="abroad"),
+        LOOSE,
+        GONE,
+    ):
+        assert external.let_go(stays, NOW) is None

@@ -523,6 +523,26 @@ HANDLED: Json = {
     "handler_binding_kind": "workflow_run",
     "handler_binding": {"workflow_type": "Order", "task_queue": "elsewhere"},
 }
+
+
+def make_retention_pass(wire: Wire) -> Call:
+    changed: list[Json] = [
+        {"limit": 0},
+        {"limit": 101},
+        {"limit": "many"},
+        {"run_ids": "all"},
+        {"run_ids": [""]},
+        {"run_ids": [5]},
+        {"run_ids": ["x" * 129]},
+        {"run_ids": ["x"] * 101},
+    ]
+    return Call(
+        "/system/retention/pass",
+        {"limit": 5, "run_ids": [NOTHING]},
+        changed=tuple((members, INVALID) for members in changed),
+    )
+
+
 LEVELS = ("/service-endpoints/e", "/services/s", "/operations/o")
 
 
@@ -631,6 +651,7 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
         for kind in ("workflow", "activity", "query", "update-validation")
     },
     f"POST {FLOW}/runs/{{run_id}}/redrive": make_redrive,
+    "POST /api/system/retention/pass": make_retention_pass,
     f"POST {FLOW}/message-streams/{{stream_name}}/messages": make_message,
     **{
         f"{method} /api{''.join(CATALOGUE[:depth])}": make(depth)

@@ -23,6 +23,7 @@ from tests.support.http import (
     start_timer,
     wait_for_condition,
 )
+from tests.support.uploads import fetch, outside
 
 DAY = 86_400
 
@@ -213,6 +214,23 @@ def test_nobody_writes_to_a_stream_of_a_run_that_is_gone(working: Wire) -> None:
     assert traces(wire, run_id) == {}
 
 
+def test_what_answered_a_service_operation_stays_as_long_as_its_call(working: Wire) -> None:
+    wire = working
+    path = "/service-endpoints/e/services/s/operations/o"
+    handler = {"workflow_type": "Order", "task_queue": "q"}
+    for one in ("/service-endpoints/e", "/service-endpoints/e/services/s"):
+        wire.control("PUT", one, {}).ok(201)
+    binding = {"handler_binding_kind": "workflow_run", "handler_binding": handler}
+    wire.control("PUT", path, binding).ok(201)
+    wire.control("POST", f"{path}/execute", {"wait_for": "accepted"}).ok()
+    wire.complete(wire.take(), complete_workflow())
+    wire.jump(seconds=6 * DAY)
+
+    assert prune(wire, days=1) == 0
+    wire.jump(seconds=2 * DAY)
+    assert prune(wire, days=1) == 1
+
+
 # What operators ask -------------------------------------------------------------------------------
 
 
@@ -293,21 +311,6 @@ def test_a_pass_over_certain_runs_skips_what_must_stay(working: Wire) -> None:
     assert traces(wire, other)
 
 
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ({"limit": 0}, "limit"),
-        ({"limit": 101}, "limit"),
-        ({"limit": "many"}, "limit"),
-        ({"run_ids": "all"}, "run_ids"),
-        ({"run_ids": [""]}, "run_ids.0"),
-        ({"run_ids": ["x"] * 101}, "run_ids"),
-    ],
-)
-def test_a_pass_that_makes_no_sense_is_refused(wire: Wire, body: Json, field: str) -> None:
-    wire.control("POST", "/system/retention/pass", body).invalid(field)
-
-
 def test_whoever_keeps_runs_for_ever_prunes_none(tmp_path: Path) -> None:
     with a_wire(tmp_path, history_retention=0) as wire:
         wire.register()
@@ -338,3 +341,98 @@ def test_a_run_that_cannot_be_read_stays_and_is_told(tmp_path: Path) -> None:
         assert told["results"][1] == outcome
         assert traces(wire, whole) == {}
         assert {"run", "history"} <= traces(wire, broken).keys()
+
+
+# External payloads --------------------------------------------------------------------------------
+
+
+def is_there(wire: Wire, envelope: Json) -> bool:
+    return fetch(wire, envelope["external_payload"]).status == 200
+
+
+def forget_loose(wire: Wire) -> None:
+    """What is loose has an hour."""
+    wire.jump(seconds=3_601)
+    wire.advance(seconds=1)
+
+
+def test_payloads_go_with_the_last_run_that_names_them(working: Wire) -> None:
+    wire = working
+    own, common = outside(wire, "own"), outside(wire, "common")
+    first = wire.start("first", input=common)["run_id"]
+    wire.complete(wire.take(), schedule_activity(arguments=own))
+    wire.report_attempt(wire.take("activity"), "complete", result=common).ok()
+    wire.complete(wire.take(), complete_workflow())
+    wire.jump(seconds=20 * DAY)
+    wire.register()
+    second = closed(wire, "second", input=common)
+    wire.jump(seconds=11 * DAY)
+
+    (gone,) = passed(wire)["results"]
+    assert (gone["run_id"], gone["external_payloads_deleted"]) == (first, 1)
+    forget_loose(wire)
+    assert (is_there(wire, own), is_there(wire, common)) == (False, True)
+
+    wire.jump(seconds=20 * DAY)
+    assert prune(wire) == 1
+    forget_loose(wire)
+    assert not is_there(wire, common)
+    assert traces(wire, second) == {}
+    wire.jump(seconds=DAY)
+    wire.advance(seconds=2)
+    assert wire.stored()["payload"] == []
+    assert [row for row in wire.stored()["record"] if "payload" in str(row[0])] == []
+
+
+def test_payloads_that_a_run_handed_on_stay_with_whoever_has_them(working: Wire) -> None:
+    """By continuing, by returning to a parent, in a message that nobody has read, by redriving."""
+    wire = working
+    told, said, kept, done = (outside(wire, word) for word in ("told", "said", "kept", "done"))
+    wire.start("parent")
+    wire.complete(wire.take(), start_child("Order"))
+    wire.complete(wire.take(), {"type": "complete_workflow", "result": told})
+    wire.complete(wire.take(), start_timer(400 * DAY))
+    wire.start("chain", input=kept)
+    task = wire.take()
+    wire.signal("pay", "chain", input=said)
+    wire.complete(task, {"type": "continue_as_new"})
+    task = wire.take()
+    failed = wire.start("failed", input=[1])["run_id"]
+    wire.complete(wire.take(), schedule_activity())
+    wire.report_attempt(wire.take("activity"), "complete", result=done).ok()
+    wire.complete(wire.take(), fail_workflow())
+    wire.control("POST", f"/workflows/failed/runs/{failed}/redrive", {}).ok(202)
+    wire.jump(seconds=31 * DAY)
+
+    assert prune(wire) == 3
+    forget_loose(wire)
+
+    assert [is_there(wire, one) for one in (told, said, kept, done)] == [True] * 4
+
+
+def test_a_payload_that_is_uploaded_again_in_time_is_kept(working: Wire) -> None:
+    wire = working
+    common = outside(wire, "common")
+    closed(wire, "first", input=common)
+    wire.jump(seconds=31 * DAY)
+    wire.register()
+
+    prune(wire)
+    wire.start("second", input=outside(wire, "common"))
+    forget_loose(wire)
+
+    assert is_there(wire, common)
+
+
+def test_streams_name_payloads_for_their_run(working: Wire) -> None:
+    wire = working
+    item = outside(wire, "item")
+    run_id = wire.start()["run_id"]
+    path = f"/workflows/order-1/runs/{run_id}/streams/log/items"
+    wire.control("POST", path, {"items": [{"payload": item}]}).ok()
+    wire.complete(wire.take(), complete_workflow())
+    other = closed(wire, "other", input=item)
+    wire.jump(seconds=31 * DAY)
+
+    assert passed(wire, run_ids=[other])["results"][0]["external_payloads_deleted"] == 0
+    assert passed(wire, run_ids=[run_id])["results"][0]["external_payloads_deleted"] == 1

@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from perdure.core import limits
 from perdure.core.rejection import (
@@ -61,6 +61,8 @@ class Stored(Struct, frozen=True):
     """When this ends by itself."""
     home: str | None = None
     """The namespace that has the bytes, if it is another one."""
+    counted: bool = False
+    """Whether it is known which runs name it, all of them."""
 
 
 def reference_to(namespace: str, codec: str, size_bytes: int, sha256: str) -> Reference:
@@ -96,7 +98,15 @@ def named(known: Stored | None, reference: Reference, now: int) -> Stored | None
     found = require_there(known, reference, now)
     if found.custody is Custody.KEPT:
         return None
-    return Stored(found.codec, found.size_bytes, found.sha256, Custody.KEPT)
+    return Stored(found.codec, found.size_bytes, found.sha256, Custody.KEPT, counted=True)
+
+
+def let_go(known: Stored, now: int) -> Stored | None:
+    """A payload whose last run is gone: loose again. None if that cannot be told of it."""
+    if known.custody is not Custody.KEPT or not known.counted or known.home is not None:
+        return None
+    until = now + limits.LOOSE_PAYLOAD_TIMEOUT
+    return structs.replace(known, custody=Custody.LOOSE, until=until)
 
 
 def passed(known: Stored, now: int) -> Stored | None:

@@ -64,9 +64,18 @@ def find_references(body: bytes) -> tuple[Reference, ...]:
     if MARK not in body:
         return ()
     try:
-        pending: list[Any] = [msgspec.json.decode(body)]
+        found = references_in(body)
     except (msgspec.DecodeError, RecursionError):
         raise InvalidRequest("external_payload", "stands in what is no JSON") from None
+    if len(found) > limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX:
+        most = limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX
+        raise InvalidRequest("external_payload", f"at most {most} in one request")
+    return tuple(found)
+
+
+def references_in(document: bytes) -> dict[Reference, None]:
+    """The same of a document that was taken in."""
+    pending: list[Any] = [msgspec.json.decode(document)]
     found: dict[Reference, None] = {}
     while pending:
         item = pending.pop()
@@ -79,7 +88,4 @@ def find_references(body: bytes) -> tuple[Reference, ...]:
                     found[read_reference(members)] = None
                     continue
             pending.extend(item.values())
-    if len(found) > limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX:
-        most = limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX
-        raise InvalidRequest("external_payload", f"at most {most} in one request")
-    return tuple(found)
+    return found

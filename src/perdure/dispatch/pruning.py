@@ -105,14 +105,15 @@ class Pruner:
         for run_id, reason in pruned.failed.items():
             log.error("run %s is too old and stays: %s", run_id, reason)
         if pruned.leftover is not None:
-            await self._clear(pruned.leftover, bites)
+            await self._clear(pruned, pruned.leftover, bites)
         return pruned
 
-    async def _clear(self, key: RecordKey, bites: int | None) -> None:
+    async def _clear(self, pruned: Pruned, key: RecordKey, bites: int | None) -> None:
         """To its end, or so many bites of it; each makes it smaller."""
         while True:
             bite = ClearLeftover(key)
             await self._engine.submit(bite)
+            pruned.payloads += bite.let_go
             if bites is not None:
                 bites -= 1
             if bite.is_done or bites == 0:

@@ -36,6 +36,7 @@ from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
+from perdure.engine.payloads import note_uses
 from perdure.engine.reply import Reply
 from perdure.engine.world import World
 from perdure.store.interface import Conflict, QueueKey, RecordKey, Store, Unavailable, shared
@@ -396,6 +397,12 @@ class Engine:
                 answers.append((future, operation.decide(world)))
             except Rejection as rejection:
                 answers.append((future, rejection))
+        await self._follow(world)
+        note_uses(world)
+        await self._follow(world)
+        return answers
+
+    async def _follow(self, world: World) -> None:
         # What follows for other runs belongs to the same transaction. A family of runs is
         # finite and each effect leads to another member of it, so this ends.
         while world.follow_ups:
@@ -403,7 +410,6 @@ class Engine:
             await self._load(world, following)
             for operation in following:
                 operation.decide(world)
-        return answers
 
     async def _load(self, world: World, operations: Sequence[Operation]) -> None:
         wanted: dict[str, None] = {}

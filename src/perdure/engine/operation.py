@@ -40,6 +40,10 @@ class Operation:
         """Runs that must be loaded."""
         return ()
 
+    def naming_runs(self) -> tuple[str, ...]:
+        """Runs that name the external payloads of a request, beside those that it opens."""
+        return self.run_ids()
+
     def instances(self) -> tuple[Instance, ...]:
         """Workflow ids whose newest run must be loaded."""
         return ()

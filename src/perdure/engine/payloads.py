@@ -4,21 +4,114 @@ What names payloads is wrapped in `NamePayloads`: it is refused while one of the
 if it is done, they are kept from the same transaction on.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from perdure.core import external
 from perdure.core.external import Custody, Reference, Stored
-from perdure.core.references import find_references
+from perdure.core.references import MARK, find_references, references_in
+from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
-from perdure.store.interface import Instance, PayloadKey, ReceiptKey, RecordKey, Store
+from perdure.store.interface import (
+    Instance,
+    PayloadKey,
+    ReceiptKey,
+    RecordKey,
+    RecordRange,
+    Store,
+)
 
 PAYLOADS = RecordKind("payload", Stored)
 """What is known of every payload besides its bytes, under its reference id."""
+
+
+class Use(Struct):
+    """That a run names a payload; its key says all."""
+
+
+USED_BY = RecordKind("payload_used_by", Use)
+"""By payload, then by run."""
+USES = RecordKind("payload_uses", Use)
+"""By run, then by payload."""
+
+
+def used_by_key(reference_id: str, run_id: str) -> str:
+    return f"{reference_id}/{run_id}"
+
+
+def uses_key(run_id: str, reference_id: str) -> str:
+    return f"{run_id}/{reference_id}"
+
+
+async def find_uses(store: Store, namespace: str, reference_id: str, *, limit: int) -> list[str]:
+    """Runs that name a payload."""
+    prefix = used_by_key(reference_id, "")
+    wanted = RecordRange(kind=USED_BY.name, namespace=namespace, prefix=prefix, limit=limit)
+    return [key.key.removeprefix(prefix) for key in await store.find_record_keys(wanted)]
+
+
+def note_uses(world: World) -> None:
+    """Have it written down which payloads the runs of a beat name in what they write."""
+    for run in world.touched.values():
+        texts = [text for text in _written(run) if MARK in text]
+        if texts:
+            found = {one.reference_id: None for text in texts for one in references_in(text)}
+            world.follow_ups.append(NoteUses(run.namespace, run.run_id, list(found)))
+
+
+def _written(run: Run) -> Iterator[bytes]:
+    """What a run records, and what it keeps to record it later."""
+    unsaved = run.unsaved
+    yield from unsaved.events
+    for position in unsaved.inbox:
+        message = run.message_at(position)
+        if message is not None and message.arguments is not None:
+            yield message.arguments
+    for sequence in unsaved.operations:
+        step = run.operations.get(sequence)
+        if step is not None:
+            yield from (held.payload for held in step.held)
+            if step.outcome is not None:
+                yield step.outcome.payload
+
+
+class NoteUses(Operation):
+    """A run names some payloads; of those whose uses are counted, this is one."""
+
+    __slots__ = ("_namespace", "_reference_ids", "_run_id")
+    name = "note_uses"
+
+    def __init__(self, namespace: str, run_id: str, reference_ids: Sequence[str]) -> None:
+        self._namespace = namespace
+        self._run_id = run_id
+        self._reference_ids = reference_ids
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return tuple(
+            key
+            for reference_id in self._reference_ids
+            for key in (PAYLOADS.key(self._namespace, reference_id), *self._keys(reference_id))
+        )
+
+    def _keys(self, reference_id: str) -> tuple[RecordKey, RecordKey]:
+        return (
+            USED_BY.key(self._namespace, used_by_key(reference_id, self._run_id)),
+            USES.key(self._namespace, uses_key(self._run_id, reference_id)),
+        )
+
+    def decide(self, world: World) -> None:
+        for reference_id in self._reference_ids:
+            stored = PAYLOADS.find(world, self._namespace, reference_id)
+            if stored is None or not stored.counted:
+                continue
+            for kind, key in zip((USED_BY, USES), self._keys(reference_id), strict=True):
+                if world.find_record(key) is None:
+                    kind.put(world, self._namespace, key.key, Use())
 
 
 class UploadPayload(Operation):
@@ -49,11 +142,18 @@ class UploadPayload(Operation):
 class ForgetPayload(Operation):
     """A payload that nobody named in time, and later the memory of it."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("_is_used", "_key")
     name = "forget_payload"
+    looks_around = True
 
     def __init__(self, key: RecordKey) -> None:
         self._key = key
+        self._is_used = False
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        _, namespace, reference_id = self._key
+        self._is_used = bool(await find_uses(store, namespace, reference_id, limit=1))
+        return ()
 
     def records(self) -> tuple[RecordKey, ...]:
         return (self._key,)
@@ -62,6 +162,11 @@ class ForgetPayload(Operation):
         _, namespace, reference_id = self._key
         known = PAYLOADS.find(world, namespace, reference_id)
         if known is None:
+            return True
+        if self._is_used and known.custody is Custody.LOOSE:
+            # A run came to name it while the last one before went.
+            kept = msgspec.structs.replace(known, custody=Custody.KEPT, until=None)
+            PAYLOADS.put(world, namespace, reference_id, kept)
             return True
         stored = external.passed(known, world.moment.now)
         if stored is None:
@@ -115,6 +220,9 @@ class NamePayloads(Operation):
         for key, stored in kept.items():
             PAYLOADS.put(world, *key, stored)
             world.keep_payload(key)
+        names = [reference.reference_id for reference in self._references]
+        for run_id in self._inner.naming_runs():
+            world.follow_ups.append(NoteUses(self._namespace, run_id, names))
         return reply
 
 
@@ -142,6 +250,9 @@ class SharePayloads(Operation):
             known = PAYLOADS.find(world, self._source, reference_id)
             if known is None or PAYLOADS.find(world, self._target, reference_id) is not None:
                 continue
+            # Who names it there is not counted here.
+            known = msgspec.structs.replace(known, counted=False)
+            PAYLOADS.put(world, self._source, reference_id, known, due_at=known.until)
             shared = msgspec.structs.replace(known, home=known.home or self._source)
             PAYLOADS.put(world, self._target, reference_id, shared)
 

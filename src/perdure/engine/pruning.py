@@ -6,18 +6,27 @@ bounded size, as often as it takes; the note goes with the last bite. If the pro
 between, the note is due like anything else, and somebody goes on.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
 from msgspec import Struct, field
 
-from perdure.core.limits import REMAINS_BYTES_MAX, REMAINS_RELOOK, REMAINS_ROWS_MAX
+from perdure.core.external import let_go
+from perdure.core.limits import (
+    REMAINS_BYTES_MAX,
+    REMAINS_RELOOK,
+    REMAINS_ROWS_MAX,
+    SECOND,
+    SERVICE_CALL_KEPT,
+)
 from perdure.core.push.approval import ApprovalStatus
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.approving import APPROVAL, BY_RUN, BY_STATUS, place_of
 from perdure.engine.conversing import QuitConversation
 from perdure.engine.inference import INFERENCE
 from perdure.engine.operation import Operation
+from perdure.engine.payloads import PAYLOADS, USED_BY, USES, find_uses, used_by_key
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import SEPARATOR
 from perdure.engine.run_control import BEGUN
@@ -40,6 +49,10 @@ UNREADABLE = "run_unreadable"
 BUSY = "run_busy"
 
 
+_CALL_KEPT = SERVICE_CALL_KEPT + 3_600 * SECOND
+"""A call is forgotten by its own deadline, and a little later nobody can ask for its result."""
+
+
 class Leftover(Struct, kw_only=True):
     """Runs that are gone and whose rows in other tables are not."""
 
@@ -56,6 +69,7 @@ KINDS: tuple[str, ...] = (
     GIVEN.name,
     BEGUN.name,
     BY_RUN.name,
+    USES.name,
 )
 """Records whose keys begin with the run that they belong to."""
 
@@ -75,6 +89,8 @@ class Pruned(Struct, kw_only=True):
     skipped: dict[str, str] = field(default_factory=dict)
     """Runs that stay, and why."""
     failed: dict[str, str] = field(default_factory=dict)
+    payloads: Counter[str] = field(default_factory=Counter)
+    """External payloads that only these runs named, as far as they are cleared."""
     leftover: RecordKey | None = None
     """Where it stands what is still to be removed."""
     behind: tuple[int, str] | None = None
@@ -125,7 +141,7 @@ class _Prune(Operation):
             return UNREADABLE
         if row.run.dialect is not self._dialect:
             return NOT_FOUND
-        if row.closed_at >= self._before:
+        if row.closed_at >= self._before or _is_asked_for(row.run, world.moment.now):
             return NOT_EXPIRED
         # Whoever changes it in this beat still wants something of it.
         return BUSY if row.run_id in world.touched else None
@@ -139,6 +155,11 @@ class _Prune(Operation):
         due_at = world.moment.now + REMAINS_RELOOK
         LEFTOVER.add(world, self._namespace, key, leftover, due_at=due_at)
         return LEFTOVER.key(self._namespace, key)
+
+
+def _is_asked_for(run: Run, now: int) -> bool:
+    """Whether somebody may still call the service operation that a run has answered."""
+    return run.served is not None and (run.closed_at or now) + _CALL_KEPT > now
 
 
 def _told(run: Run | None) -> PrunedRun:
@@ -210,9 +231,21 @@ class PruneNamed(_Prune):
 
 
 class ClearLeftover(Operation):
-    """The second stride, one bite of it. `is_done` says whether it was the last one."""
+    """The second stride, one bite of it. `is_done` says whether it was the last one.
 
-    __slots__ = ("_beside", "_is_full", "_key", "_leftover", "_remains", "is_done")
+    `let_go` counts the external payloads that nobody names any more, by the run that did.
+    """
+
+    __slots__ = (
+        "_beside",
+        "_is_full",
+        "_key",
+        "_last",
+        "_leftover",
+        "_remains",
+        "is_done",
+        "let_go",
+    )
     name = "clear_leftover"
     looks_around = True
 
@@ -222,7 +255,9 @@ class ClearLeftover(Operation):
         self._beside: list[RecordKey] = []
         self._is_full = False
         self._remains: Remains | None = None
+        self._last: dict[str, str] = {}
         self.is_done = False
+        self.let_go: Counter[str] = Counter()
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         key, namespace = self._key, self._key.namespace
@@ -230,20 +265,38 @@ class ClearLeftover(Operation):
             # Before all the rest: whoever clears meanwhile changes it, and the commit finds out.
             world.records[key] = (await store.find_records([key])).get(key)
         self._leftover = LEFTOVER.find(world, namespace, key.key)
-        self._beside, self._remains = [], None
+        self._beside, self._remains, self._last = [], None, {}
         if self._leftover is not None:
             run_ids = self._leftover.run_ids
             named = [Instance(namespace, one) for one in self._leftover.workflow_ids]
             found = await store.find_keys_of(namespace, KINDS, run_ids, REMAINS_ROWS_MAX)
             self._is_full = len(found) >= REMAINS_ROWS_MAX
             self._beside = [*found, *_approvals(found)]
+            await self._look_for_payloads(store, found)
             self._remains = await store.find_remains(
                 run_ids, named, limit=REMAINS_ROWS_MAX, size=REMAINS_BYTES_MAX
             )
         return ()
 
+    async def _look_for_payloads(self, store: Store, found: list[RecordKey]) -> None:
+        """Which payloads these runs name, and which of them nobody else does."""
+        assert self._leftover is not None
+        namespace, gone = self._key.namespace, set(self._leftover.run_ids)
+        self._last = {}
+        for key in found:
+            if key.kind == USES.name:
+                run_id, _, reference_id = key.key.partition("/")
+                self._beside.append(USED_BY.key(namespace, used_by_key(reference_id, run_id)))
+                self._last[reference_id] = run_id
+        for reference_id in list(self._last):
+            runs = await find_uses(store, namespace, reference_id, limit=len(gone) + 1)
+            if not gone.issuperset(runs):
+                del self._last[reference_id]
+
     def records(self) -> tuple[RecordKey, ...]:
-        return (self._key, *self._beside)
+        namespace = self._key.namespace
+        payloads = (PAYLOADS.key(namespace, reference_id) for reference_id in self._last)
+        return (self._key, *self._beside, *payloads)
 
     def decide(self, world: World) -> bool:
         remains, leftover = self._remains, self._leftover
@@ -253,6 +306,7 @@ class ClearLeftover(Operation):
         for key in self._beside:
             if world.find_record(key) is not None:
                 world.put_record(key, None)
+        self._let_go(world)
         if remains.count:
             world.changes.remains.append(remains)
         _, namespace, key_ = self._key
@@ -263,6 +317,17 @@ class ClearLeftover(Operation):
             due_at = world.moment.now + REMAINS_RELOOK
             LEFTOVER.put(world, namespace, key_, leftover, due_at=due_at)
         return True
+
+    def _let_go(self, world: World) -> None:
+        """Payloads that nobody names any more have as long as fresh ones to be named again."""
+        namespace = self._key.namespace
+        self.let_go = Counter()
+        for reference_id, run_id in self._last.items():
+            known = PAYLOADS.find(world, namespace, reference_id)
+            loose = None if known is None else let_go(known, world.moment.now)
+            if loose is not None:
+                PAYLOADS.put(world, namespace, reference_id, loose, due_at=loose.until)
+                self.let_go[run_id] += 1
 
 
 def _approvals(found: list[RecordKey]) -> list[RecordKey]:

@@ -168,7 +168,7 @@ class WriteStream(Operation):
     writes to a stream of a closed run writes the run, too.
     """
 
-    __slots__ = ("_closed_run", "_directive", "_outlets")
+    __slots__ = ("_closed_run", "_directive", "_outlets", "_run_id")
     name = "write_stream"
     looks_around = True
 
@@ -177,7 +177,11 @@ class WriteStream(Operation):
     ) -> None:
         self._directive = directive
         self._outlets = Outlets(namespace, run_id, [directive])
+        self._run_id = run_id
         self._closed_run = run_id if is_closed else None
+
+    def naming_runs(self) -> tuple[str, ...]:
+        return (self._run_id,)
 
     def run_ids(self) -> tuple[str, ...]:
         return () if self._closed_run is None else (self._closed_run,)

@@ -74,7 +74,7 @@ class SystemRetention:
 
 
 def _results(pruned: Pruned) -> list[dict[str, Any]]:
-    results = [_gone(run) for run in pruned.runs]
+    results = [_gone(run, pruned.payloads[run.run_id]) for run in pruned.runs]
     for outcome, reasons in (("skipped", pruned.skipped), ("error", pruned.failed)):
         results += [
             {"run_id": run_id, "outcome": outcome, "reason": reason}
@@ -83,8 +83,9 @@ def _results(pruned: Pruned) -> list[dict[str, Any]]:
     return results
 
 
-def _gone(run: PrunedRun) -> dict[str, Any]:
+def _gone(run: PrunedRun, payloads: int) -> dict[str, Any]:
     counts = {
+        "external_payloads_deleted": payloads,
         "workflow_runs": 1,
         "workflow_history_events": run.events,
         "workflow_tasks": run.tasks,
@@ -94,6 +95,6 @@ def _gone(run: PrunedRun) -> dict[str, Any]:
         "outcome": "pruned",
         "history_events_deleted": run.events,
         "tasks_deleted": run.tasks,
-        "external_payloads_deleted": 0,
+        "external_payloads_deleted": payloads,
         "deleted": {name: count for name, count in counts.items() if count},
     }
