@@ -233,6 +233,7 @@ class PruneNamed(_Prune):
 class ClearLeftover(Operation):
     """The second stride, one bite of it. `is_done` says whether it was the last one.
 
+    If not, it is due again after `relook`, whatever becomes of whoever takes the next bite.
     `let_go` counts the external payloads that nobody names any more, by the run that did.
     """
 
@@ -242,6 +243,7 @@ class ClearLeftover(Operation):
         "_key",
         "_last",
         "_leftover",
+        "_relook",
         "_remains",
         "is_done",
         "let_go",
@@ -249,8 +251,9 @@ class ClearLeftover(Operation):
     name = "clear_leftover"
     looks_around = True
 
-    def __init__(self, key: RecordKey) -> None:
+    def __init__(self, key: RecordKey, *, relook: int = REMAINS_RELOOK) -> None:
         self._key = key
+        self._relook = relook
         self._leftover: Leftover | None = None
         self._beside: list[RecordKey] = []
         self._is_full = False
@@ -314,7 +317,7 @@ class ClearLeftover(Operation):
         if self.is_done:
             LEFTOVER.remove(world, namespace, key_)
         else:
-            due_at = world.moment.now + REMAINS_RELOOK
+            due_at = world.moment.now + self._relook
             LEFTOVER.put(world, namespace, key_, leftover, due_at=due_at)
         return True
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from perdure.clock import Clock
+from perdure.core.limits import SECOND
 from perdure.core.run.state import Dialect
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.pruning import Pruner, Retention
@@ -20,7 +21,7 @@ def make_pruner(
 ) -> Pruner:
     """Who removes closed runs that are older than the settings say."""
     # Also without a rule: somebody may have died over what there was to remove.
-    deadlines.on_record(LEFTOVER.name, ClearLeftover)
+    deadlines.on_record(LEFTOVER.name, lambda key: ClearLeftover(key, relook=SECOND))
     rules: list[Retention] = []
     if settings.history_retention:
         rules.append(Retention(Dialect.PULL, settings.history_retention, lambda: namespaces))
