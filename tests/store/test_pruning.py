@@ -1,7 +1,10 @@
 """Closed runs are found by their age, and what they leave behind by their ids."""
 
+import asyncio
+
 import pytest
 
+from perdure.clock import SystemClock
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.store.interface import (
@@ -17,6 +20,7 @@ from perdure.store.interface import (
     Store,
     StreamItem,
 )
+from perdure.store.postgres.statements import Statements
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.store import SqliteStore
 from tests.store.building import NOW, a_run, with_events
@@ -134,3 +138,33 @@ async def forget_runs_of_receipts(store: Store) -> None:
     assert isinstance(store, PostgresStore)
     connection = await store._lane.connect()
     await connection.execute("update perdure.receipt set run_id = null")
+
+
+@pytest.mark.parametrize(
+    ("query", "index"),
+    [
+        ("find_closed", "run_closed_idx"),
+        ("find_closed_pushed", "run_push_closed_idx"),
+        ("read_closed", "run_closed_idx"),
+        ("read_closed_pushed", "run_push_closed_idx"),
+    ],
+)
+def test_postgresql_finds_old_runs_by_their_index(
+    postgres_url: str, query: str, index: str
+) -> None:
+    """However many there are that are not old, or of the other sort."""
+
+    async def explained() -> str:
+        store = PostgresStore(postgres_url, node_id="a", clock=SystemClock())
+        await store.open()
+        try:
+            connection = await store._lane.connect()
+            values = ("default", NOW, -1, "", 100)
+            rows = await connection.fetch(f"explain {Statements()[query]}", *values)
+            return "\n".join(row[0] for row in rows)
+        finally:
+            await store.close()
+
+    plan = asyncio.run(explained())
+    assert f"using {index} on run" in plan, plan
+    assert "Sort" not in plan, plan

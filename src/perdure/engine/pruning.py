@@ -7,7 +7,7 @@ between, the note is due like anything else, and somebody goes on.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from msgspec import Struct, field
@@ -58,19 +58,16 @@ class Leftover(Struct, kw_only=True):
 
     run_ids: list[str]
     workflow_ids: list[str]
+    dialect: Dialect = Dialect.PULL
 
 
 LEFTOVER = RecordKind("leftover", Leftover)
 
-KINDS: tuple[str, ...] = (
-    STREAMS.name,
-    INFERENCE.name,
-    SCORE.name,
-    GIVEN.name,
-    BEGUN.name,
-    BY_RUN.name,
-    USES.name,
-)
+_ANY = (STREAMS.name, USES.name)
+KINDS: Mapping[Dialect, tuple[str, ...]] = {
+    Dialect.PULL: _ANY,
+    Dialect.PUSH: (*_ANY, INFERENCE.name, SCORE.name, GIVEN.name, BEGUN.name, BY_RUN.name),
+}
 """Records whose keys begin with the run that they belong to."""
 
 
@@ -151,6 +148,7 @@ class _Prune(Operation):
         leftover = Leftover(
             run_ids=[row.run_id for row in gone],
             workflow_ids=list(dict.fromkeys(row.workflow_id for row in gone)),
+            dialect=self._dialect,
         )
         due_at = world.moment.now + REMAINS_RELOOK
         LEFTOVER.add(world, self._namespace, key, leftover, due_at=due_at)
@@ -270,9 +268,9 @@ class ClearLeftover(Operation):
         self._leftover = LEFTOVER.find(world, namespace, key.key)
         self._beside, self._remains, self._last = [], None, {}
         if self._leftover is not None:
-            run_ids = self._leftover.run_ids
+            run_ids, kinds = self._leftover.run_ids, KINDS[self._leftover.dialect]
             named = [Instance(namespace, one) for one in self._leftover.workflow_ids]
-            found = await store.find_keys_of(namespace, KINDS, run_ids, REMAINS_ROWS_MAX)
+            found = await store.find_keys_of(namespace, kinds, run_ids, REMAINS_ROWS_MAX)
             self._is_full = len(found) >= REMAINS_ROWS_MAX
             self._beside = [*found, *_approvals(found)]
             await self._look_for_payloads(store, found)
