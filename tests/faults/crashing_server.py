@@ -47,6 +47,10 @@ class At(StrEnum):
     AFTER_COMMIT = "after commit"
 
 
+COMMITS = (At.BEFORE_COMMIT, At.INSIDE_COMMIT, At.AFTER_COMMIT)
+"""The moments that every beat comes to which changes anything."""
+
+
 class CrashingCommitter(Committer):
     """Everything is written and nothing is committed when it is too late."""
 

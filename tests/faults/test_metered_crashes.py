@@ -22,7 +22,7 @@ from perdure.core.run.operation import PushStep
 from perdure.core.run.state import Run
 from perdure.engine.spending import Stretch
 from tests.engine.ending import must_end
-from tests.faults.crashing_server import DEATH, At
+from tests.faults.crashing_server import COMMITS, DEATH, At
 from tests.faults.metered_voyage import RUNS, STEPS, TOKENS, MeteredCode, MeteredVoyage
 from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place
@@ -31,7 +31,6 @@ from tests.support.postgres import Cluster
 from tests.support.server import STORES
 from tests.support.tables import migrated_database
 
-COMMITS = (At.BEFORE_COMMIT, At.INSIDE_COMMIT, At.AFTER_COMMIT)
 AT_ONCE = 4
 LIVES_MIN = 12
 PATIENCE = 90.0
@@ -46,7 +45,7 @@ def nurseries() -> Iterator[list[Nursery]]:
         yield nurseries
 
 
-@pytest.mark.parametrize("at", COMMITS)
+@pytest.mark.parametrize("at", [At.BEFORE_COMMIT, At.AFTER_COMMIT])
 def test_no_death_costs_or_doubles_what_is_limited(
     at: At, nurseries: list[Nursery], tmp_path: Path
 ) -> None:

@@ -16,14 +16,13 @@ import pytest
 
 from perdure.store import rows
 from tests.engine.ending import must_end
-from tests.faults.crashing_server import DEATH, At
+from tests.faults.crashing_server import COMMITS, DEATH, At
 from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.push_voyage import STEPS, PushVoyage
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
 
-COMMITS = (At.BEFORE_COMMIT, At.INSIDE_COMMIT, At.AFTER_COMMIT)
 TRANSPORTS = ("connect", "serve")
 AT_ONCE = 6
 PATIENCE = 90.0

@@ -58,6 +58,9 @@ class Voyage:
     away, and returns the address of the next one.
     """
 
+    able: tuple[str, ...] = ("update_validation_tasks",)
+    """What the worker says that it can."""
+
     def __init__(self, url: str, on_silence: Callable[["Voyage"], str], *, eager: bool) -> None:
         self.url = url
         self.promised: Counter[str] = Counter()
@@ -150,7 +153,7 @@ class Voyage:
             "sdk_version": "durable-workflow-python/2.12.0",
             "supported_workflow_types": ["voyage", "child"],
             "supported_activity_types": ["row"],
-            "capabilities": ["update_validation_tasks"],
+            "capabilities": list(self.able),
             "workflow_command_contracts": {
                 "voyage": {"updates": ["tack"], "update_validators": ["tack"]}
             },
