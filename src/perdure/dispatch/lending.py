@@ -20,14 +20,21 @@ from perdure.core.limits import (
     LENT_POLLS_REMEMBERED_MAX,
     SECOND,
 )
-from perdure.core.run.state import Run
-from perdure.dispatch.delivery import Claim, Delivery, claim_of, deliver_again
+from perdure.core.run.operation import Activity
+from perdure.core.run.state import WORKFLOW_TASK, Run, WorkflowTask
+from perdure.dispatch.delivery import (
+    Claim,
+    Delivery,
+    claim_of,
+    deliver_again,
+    deliver_to_poll,
+)
 from perdure.dispatch.errands import Courier, HandOver, LentPoll, LentQueue, Telling, pack
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
 from perdure.engine.beat import Engine
 from perdure.engine.passing import ShowRun
 from perdure.store.carrying import unpack_run
-from perdure.store.interface import QueueKey
+from perdure.store.interface import PollLease, QueueKey, SharedStore
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +44,10 @@ _PROMPT = SECOND
 """How long what comes with a hand-over is believed; nobody takes a task back sooner."""
 _TAKEN_SECONDS = 0.02
 """How long a receipt may wait for something else that is to be told."""
+
+
+_Ended = dict[tuple[str, str, str], tuple[ParkedPoller, int]]
+"""Polls, and when they ended."""
 
 
 class Lender:
@@ -65,6 +76,9 @@ class Lender:
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.Handle | None = None
         self._loading: set[asyncio.Task[None]] = set()
+        # Lent polls that ended with nothing since the last look, and since the one before it.
+        self._empty: _Ended = {}
+        self._emptier: _Ended = {}
         yard.on_parked, yard.on_left = self._parked, self._left
 
     # Lending -------------------------------------------------------------------------------------
@@ -93,12 +107,15 @@ class Lender:
         self._refused.pop(node, None)
 
     def _parked(self, poller: ParkedPoller) -> None:
+        self._forget_ended(poller)
         if poller.key in self._wanted:
             self._note(poller.key)
 
     def _left(self, poller: ParkedPoller) -> None:
         if poller.lent_to is not None:
             poller.lent_to = None
+            if poller.is_over and len(self._empty) < LENT_POLLS_REMEMBERED_MAX:
+                self._empty[_identity(poller)] = (poller, self._clock.now())
             lent = self._lent.get(poller.key)
             if lent is not None and lent.pop(poller.number, None) is not None and not lent:
                 del self._lent[poller.key]
@@ -214,6 +231,9 @@ class Lender:
             return
         is_prompt = self._clock.now() - given.sent_at < _PROMPT
         if poller is None or not self._fits(poller, given):
+            if poller is not None:
+                # What it was given is taken by another one, or refused.
+                self._forget_ended(poller)
             poller, is_prompt = self._yard.find(given.key, given.name, given.owner), False
         if poller is None:
             self._refuse(given)
@@ -254,6 +274,39 @@ class Lender:
         self._receipt(given)
         poller.given(delivery)
 
+    # What nobody handed over ---------------------------------------------------------------------
+
+    async def recover(self, store: SharedStore) -> None:
+        """Give back what was leased to polls that ended with nothing, by nodes that died with it.
+
+        A node that lives has taken it back before the second look. What such a poll was granted
+        after it had ended was granted where it was repeated, and is none of our business.
+        """
+        ended = self._emptier
+        if ended:
+            owners, poll_ids = {key[1] for key in ended}, {key[2] for key in ended}
+            for lease in await store.find_poll_leases(owners, poll_ids):
+                known = ended.get((lease.namespace, lease.owner, lease.poll_id))
+                if known is not None:
+                    await self._give_back(*known, lease)
+        self._emptier, self._empty = self._empty, {}
+
+    async def _give_back(self, poller: ParkedPoller, left_at: int, lease: PollLease) -> None:
+        def copy(run: Run) -> Delivery | None:
+            if not _was_granted(run, lease.place, left_at):
+                return None
+            kind, page = poller.key.kind, poller.page_size
+            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+
+        delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
+        if delivery is not None:
+            poller.given(delivery)
+
+    def _forget_ended(self, poller: ParkedPoller) -> None:
+        if self._empty or self._emptier:
+            self._empty.pop(_identity(poller), None)
+            self._emptier.pop(_identity(poller), None)
+
     def _fits(self, poller: ParkedPoller, given: HandOver) -> bool:
         return (
             given.name in poller.names
@@ -276,6 +329,17 @@ class Lender:
         self._handled[given.sender, given.number] = is_taken
         while len(self._handled) > HAND_OVERS_REMEMBERED_MAX:
             self._handled.popitem(last=False)
+
+
+def _identity(poller: ParkedPoller) -> tuple[str, str, str]:
+    return poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)
+
+
+def _was_granted(run: Run, place: int, moment: int) -> bool:
+    """Whether a task was leased by then, to whomever."""
+    task = run.task if place == WORKFLOW_TASK else run.operations.get(place)
+    lease = task.lease if isinstance(task, WorkflowTask | Activity) else None
+    return lease is not None and lease.granted_at <= moment
 
 
 def _can_be_lent(poller: ParkedPoller) -> bool:

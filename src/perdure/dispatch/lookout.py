@@ -5,6 +5,7 @@ import logging
 
 from perdure.clock import Clock, FollowingClock
 from perdure.core.limits import SECOND
+from perdure.dispatch.lending import Lender
 from perdure.dispatch.polling import Polling
 from perdure.dispatch.statuses import Statuses
 from perdure.dispatch.tailing import Tails
@@ -39,6 +40,7 @@ class Lookout:
         self._engine = engine
         self._polling = polling
         self._watchers = watchers
+        self.lender: Lender | None = None
         self.tails: Tails | None = None
         self.statuses: Statuses | None = None
         self._versions: dict[str, int] = {}
@@ -67,6 +69,8 @@ class Lookout:
         await self._engine.look_again()
         self._engine.take_in(await self._store.load_changed_workers(since))
         await self._polling.recover(self._store)
+        if self.lender is not None:
+            await self.lender.recover(self._store)
         await self._look_at_watched()
         await self._look_at_streams()
         if self.statuses is not None:

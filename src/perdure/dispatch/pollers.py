@@ -25,6 +25,7 @@ class ParkedPoller:
     __slots__ = (
         "answer",
         "is_hasty",
+        "is_over",
         "key",
         "lent_to",
         "names",
@@ -64,6 +65,8 @@ class ParkedPoller:
         # Whether it may be given activities of worker sessions.
         self.takes_sessions = takes_sessions
         self.was_looked_for = False
+        # Whether its time was up: its client was told that there is nothing.
+        self.is_over = False
         # What it takes, and the node that may have it besides this one; see `lending`.
         self.progress = progress
         self.validations = validations
@@ -83,6 +86,10 @@ class ParkedPoller:
             assert isinstance(activity, Activity)
             delivery = deliver_activity(run, activity)
         self.given(delivery)
+
+    def time_is_up(self) -> None:
+        """It has waited for as long as it may."""
+        self.is_over = self.answer.cancel()
 
     def given(self, delivery: Delivery) -> None:
         """Pass a lease on, or back if nobody waits for it any more."""

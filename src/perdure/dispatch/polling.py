@@ -134,7 +134,7 @@ class Polling:
         answered = poller.answer
         # A poll with no time waits until the engine has looked at what is ready; see the yard.
         seconds = poll.timeout / SECOND or _HASTY_SECONDS_MAX
-        timer = asyncio.get_running_loop().call_later(seconds, answered.cancel)
+        timer = asyncio.get_running_loop().call_later(seconds, poller.time_is_up)
         watch(answered.cancel)
         try:
             delivery = await answered

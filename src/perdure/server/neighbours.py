@@ -75,6 +75,7 @@ class Neighbours:
         self._engine = engine
         self.lookout = Lookout(self._store, self._clock, engine, polling, self._watchers)
         self.lender = Lender(self._node_id, self._clock, self._yard, engine, self.errands)
+        self.lookout.lender = self.lender
         self.borrower = Borrower(self._node_id, self._clock, engine, self.errands)
         self.errands.connect(self.lender, self.borrower)
         self.hints.on_wanted = self.lender.wanted_by
