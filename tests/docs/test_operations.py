@@ -110,6 +110,6 @@ def test_indexes_that_are_made_beforehand_are_those_that_a_migration_would_make(
                 await connection.execute(statement)
 
             assert await connection.fetch(defined, names) == made
-            assert len(made) == len(names) == 6
+            assert len(made) == len(names) == 7
 
     asyncio.run(story())

@@ -1,6 +1,7 @@
 """Lists of push runs: every order page by page, each from an index of its own."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -145,15 +146,17 @@ def test_postgresql_reads_a_page_from_the_index_of_its_order(migrated_url: str) 
     async def story() -> None:
         async with session(migrated_url) as connection:
             await connection.execute(MANY_RUNS)
-            await connection.execute("analyze perdure.run")
+            await connection.execute(OPEN_ONES)
+            await connection.execute("analyze perdure.run; analyze perdure.open_run")
             for wanted in orders():
                 after = PushedCursor(500, "x", place_of(wanted.sort))
                 name, values = question(wanted, None, after, 10)
                 found = await connection.fetch(f"explain {Statements()[name]}", *values)
                 steps = "\n".join(row[0] for row in found)
-                index = INDEXES[wanted.sort][0]
+                used = re.findall(r"(Index Scan|Index Scan Backward) using (\w+) on run\b", steps)
+                assert [index for _, index in used] == list(INDEXES[wanted.sort]), steps
                 scan = "Index Scan" if wanted.ascending else "Index Scan Backward"
-                assert f"{scan} using {index} on run" in steps, steps
+                assert used[0][0] == scan, steps
                 assert "Seq Scan on run" not in steps, steps
 
     asyncio.run(story())
@@ -166,6 +169,14 @@ select 'r' || n, 'default', 'r' || n, 'w' || n % 7, 'q' || n % 5, 1, n,
        case when n % 50 > 0 then n + n % 97 end,
        case when n % 50 > 0 then 'completed' else 'running' end, 1, ''
   from generate_series(1, 5000) as n
+"""
+
+
+OPEN_ONES = """
+insert into perdure.open_run (run_id, status, version, state)
+select run_id, status, version, state
+  from perdure.run
+ where closed_at is null
 """
 
 
