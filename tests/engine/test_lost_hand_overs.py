@@ -15,7 +15,6 @@ from tests.engine.test_lent_polls import (
     Way,
     any_distance,
     borrower,
-    give_up,
     given,
     lent,
     parked,
@@ -53,14 +52,15 @@ async def finish(node: Node, task: Any, kind: str) -> None:
 
 def die_as_borrower(node: Node) -> Way:
     """Nothing of it goes out any more, and nobody answers for what it had under way."""
+    never_take_back(node)
     way = Way(node)
     way.holds = (HandOver,)
-
-    def forget(*_: object) -> None:
-        borrower(node)._under_way.clear()
-
-    setattr(borrower(node), "tick", forget)  # noqa: B010
     return way
+
+
+def never_take_back(node: Node) -> None:
+    """However slow the machine is: what is under way stays so until somebody answers."""
+    setattr(borrower(node), "tick", lambda: None)  # noqa: B010
 
 
 def die_before_answering(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +137,7 @@ def test_a_poll_that_comes_again_keeps_what_it_was_given(migrated_url: str, kind
 
 def test_a_task_that_another_poll_took_is_not_given_back(migrated_url: str) -> None:
     async def story(one: Node, two: Node) -> None:
-        way = Way(one)
-        way.holds = (HandOver,)
+        way = die_as_borrower(one)
         poll = await hand_over(one, two, "activity")
         (poller,) = two.server.yard.awaiting()
         poller.time_is_up()
@@ -150,7 +149,6 @@ def test_a_task_that_another_poll_took_is_not_given_back(migrated_url: str) -> N
         for _ in range(3):
             await two.look()
         await two.idle()
-        await give_up(one)
         assert task.lease_number == 1
         await finish(two, task, "activity")
 
@@ -165,6 +163,7 @@ def test_a_worker_whose_node_died_with_its_answer_asks_another(
     """The lender took the task, said so, and died; the worker repeats its poll at the borrower."""
 
     async def story(one: Node, two: Node) -> None:
+        never_take_back(one)
         with monkeypatch.context() as patch:
             poll = await hand_over(one, two, kind, lambda: die_before_answering(patch))
             await one.until(lambda: not borrower(one)._under_way)
