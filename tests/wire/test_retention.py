@@ -259,6 +259,8 @@ def test_operators_see_what_is_too_old(working: Wire) -> None:
         "scan_pressure": False,
     }
     assert told["cutoff"].startswith("2026-01-02T00:00:00")
+    namespace = wire.call("GET", "/api/cluster/info").ok()["namespace"]
+    assert (namespace["retention_mode"], namespace["retention_days"]) == ("bounded", 30)
 
 
 def test_a_pass_removes_the_oldest_and_says_what_went(working: Wire) -> None:
@@ -320,6 +322,8 @@ def test_whoever_keeps_runs_for_ever_prunes_none(tmp_path: Path) -> None:
         told = wire.control("GET", "/system/retention").ok()
         assert (told["retention_mode"], told["retention_days"]) == ("forever", None)
         assert (told["cutoff"], told["expired_run_ids"]) == (None, [])
+        namespace = wire.call("GET", "/api/cluster/info").ok()["namespace"]
+        assert (namespace["retention_mode"], namespace["retention_days"]) == ("forever", None)
         assert passed(wire)["processed"] == 0
         assert passed(wire, run_ids=[run_id])["results"][0]["reason"] == "run_not_expired"
         assert wire.run(wire.server.pruner.prune()) == 0

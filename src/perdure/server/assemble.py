@@ -46,7 +46,7 @@ from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
-from perdure.protocols.durable_workflow.retention import SystemRetention
+from perdure.protocols.durable_workflow.retention import SystemRetention, retention_view
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
@@ -234,6 +234,7 @@ class Server:
             discovery_surface,
             info,
             policy if settings.external_payloads else None,
+            retention_view(settings.history_retention),
         )
         payload_surface = PayloadSurface(self.namespaces)
         payloads = PayloadTransport(

@@ -20,6 +20,7 @@ class Discovery:
         surface: DiscoverySurface,
         info: dict[str, Any],
         storage_policy: dict[str, Any] | None,
+        retention: dict[str, Any],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -27,6 +28,7 @@ class Discovery:
         self._surface = surface
         self._info = info
         self._storage_policy = storage_policy
+        self._retention = retention
 
     async def health(self, request: Request) -> Response:
         ok = await self._database() == "ok"
@@ -58,6 +60,8 @@ class Discovery:
     async def cluster_info(self, request: Request) -> Response:
         name = request.namespace
         namespace: dict[str, Any] = {"name": name, "exists": name in self._namespaces.known}
+        if namespace["exists"]:
+            namespace |= self._retention
         if self._storage_policy is not None and namespace["exists"]:
             namespace["external_payload_storage"] = self._storage_policy
         return self._surface.answer(200, {**self._info, "namespace": namespace})

@@ -19,6 +19,12 @@ _RunId = Annotated[str, Meta(min_length=1, max_length=128)]
 _Limit = Annotated[int, Meta(ge=1, le=limits.RUNS_PRUNED_AT_ONCE_MAX)]
 
 
+def retention_view(age: int) -> dict[str, Any]:
+    """How long closed runs are kept; an age of 0 is for ever."""
+    mode = "bounded" if age else "forever"
+    return {"retention_mode": mode, "retention_days": age // _DAY or None}
+
+
 class PassBody(Body):
     run_ids: Annotated[list[_RunId], Meta(max_length=limits.RETENTION_RUN_IDS_MAX)] | None = None
     limit: _Limit | None = None
@@ -44,8 +50,7 @@ class SystemRetention:
             found = await self._engine.store.read_closed(wanted)
         answer = {
             "namespace": request.namespace,
-            "retention_mode": "bounded" if self._age else "forever",
-            "retention_days": self._age // _DAY or None,
+            **retention_view(self._age),
             "cutoff": instant.text_or_none(cutoff),
             "expired_run_count": len(found[:most]),
             "expired_run_ids": found[:most],
