@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.web.message import HttpError, Request, Response
+from perdure.web.message import HttpError, Request, Response, request_for
 from perdure.web.routing import PUBLIC, Route, Router
 from tests.web.floor import PlainSurface
 
@@ -48,7 +48,7 @@ ROUTER = a_router(
 def test_a_request_finds_its_route_and_decoded_parameters(
     method: str, target: str, path: str, params: dict[str, str]
 ) -> None:
-    request = Request(method, target.encode(), {})
+    request = request_for(method, target.encode(), {})
 
     route = ROUTER.find(request)
 
@@ -62,7 +62,7 @@ def test_a_request_finds_its_route_and_decoded_parameters(
 )
 def test_a_path_that_leads_nowhere_is_404(target: str) -> None:
     with pytest.raises(HttpError) as refusal:
-        ROUTER.find(Request("GET", target.encode(), {}))
+        ROUTER.find(request_for("GET", target.encode(), {}))
     assert (refusal.value.status, refusal.value.reason) == (404, "not_found")
 
 
@@ -79,6 +79,6 @@ def test_another_method_of_a_path_is_405_and_names_those_that_work(
     method: str, target: str, allow: bytes
 ) -> None:
     with pytest.raises(HttpError) as refusal:
-        ROUTER.find(Request(method, target.encode(), {}))
+        ROUTER.find(request_for(method, target.encode(), {}))
     assert (refusal.value.status, refusal.value.reason) == (405, "method_not_allowed")
     assert refusal.value.headers == ((b"allow", allow),)

@@ -9,9 +9,9 @@ from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.outside import Cancellation, TraceLink
 from perdure.core.run.state import (
+    VALIDATION,
     WORKFLOW_TASK,
     Run,
-    TaskKind,
     activity_task_id,
     validation_task_id,
     workflow_task_id,
@@ -99,7 +99,7 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
     assert task is not None
     lease = task.lease
     assert lease is not None
-    if task.kind is TaskKind.VALIDATION:
+    if task.kind is VALIDATION:
         return deliver_validation(run)
     return WorkflowDelivery(
         task_id=workflow_task_id(run, task),

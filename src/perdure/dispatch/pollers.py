@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
@@ -19,60 +21,28 @@ from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
 
 
-class ParkedPoller:
+class ParkedPoller(Struct, eq=False):
     """One poll that waits for a task."""
 
-    __slots__ = (
-        "answer",
-        "is_hasty",
-        "is_over",
-        "key",
-        "lent_to",
-        "names",
-        "number",
-        "on_abandoned",
-        "page_size",
-        "poll_id",
-        "progress",
-        "takes_sessions",
-        "validations",
-        "was_looked_for",
-        "worker",
-    )
-
-    def __init__(
-        self,
-        key: QueueKey,
-        worker: Worker,
-        names: frozenset[str],
-        *,
-        page_size: int,
-        poll_id: str | None,
-        on_abandoned: "Callable[[ParkedPoller, Delivery], None]",
-        is_hasty: bool = False,
-        takes_sessions: bool = False,
-        progress: bool = True,
-        validations: bool = False,
-    ) -> None:
-        self.key = key
-        self.worker = worker
-        self.names = names
-        self.page_size = page_size
-        self.poll_id = poll_id
-        self.on_abandoned = on_abandoned
-        # Whether it waits only until somebody has looked at what is ready now.
-        self.is_hasty = is_hasty
-        # Whether it may be given activities of worker sessions.
-        self.takes_sessions = takes_sessions
-        self.was_looked_for = False
-        # Whether its time was up: its client was told that there is nothing.
-        self.is_over = False
-        # What it takes, and the node that may have it besides this one; see `lending`.
-        self.progress = progress
-        self.validations = validations
-        self.lent_to: str | None = None
-        self.number = 0
-        self.answer = Reply()
+    key: QueueKey
+    worker: Worker
+    names: frozenset[str]
+    page_size: int
+    poll_id: str | None
+    on_abandoned: "Callable[[ParkedPoller, Delivery], None]"
+    # Whether it waits only until somebody has looked at what is ready now.
+    is_hasty: bool = False
+    # Whether it may be given activities of worker sessions.
+    takes_sessions: bool = False
+    was_looked_for: bool = False
+    # Whether its time was up: its client was told that there is nothing.
+    is_over: bool = False
+    # What it takes, and the node that may have it besides this one; see `lending`.
+    progress: bool = True
+    validations: bool = False
+    lent_to: str | None = None
+    number: int = 0
+    answer: Reply = field(default_factory=Reply)
 
     @property
     def is_elsewhere(self) -> bool:

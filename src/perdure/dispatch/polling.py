@@ -74,6 +74,8 @@ class PollAnswer(Struct, frozen=True):
 _HASTY_SECONDS_MAX = 10.0
 """How long a poll with no time waits for a look at a disk that does not answer."""
 
+_LEASED = PollStatus.LEASED
+
 PollKey = tuple[str, str, str, str, str]
 
 _EMPTY = {
@@ -153,7 +155,7 @@ class Polling:
             else:
                 self._polls[key] = claim_of(delivery)
         if delivery is not None:
-            return PollAnswer(PollStatus.LEASED, delivery)
+            return PollAnswer(_LEASED, delivery)
         return PollAnswer(_EMPTY[poll.kind] if not poller.names else PollStatus.EMPTY)
 
     async def _answer_before(self, poll: Poll, key: PollKey) -> PollAnswer | None:

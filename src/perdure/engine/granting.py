@@ -9,10 +9,10 @@ from perdure.core.fleet.contract import (
 from perdure.core.limits import PASS_LEASE_TIMEOUT, UPDATE_VALIDATION_LEASE_TIMEOUT
 from perdure.core.run.activity import lease_activity
 from perdure.core.run.holding import find_holder, replay_mode
-from perdure.core.run.lease import TaskState
+from perdure.core.run.lease import READY
 from perdure.core.run.operation import Activity
 from perdure.core.run.standalone import fit_arguments
-from perdure.core.run.state import TASK_KINDS, WORKFLOW_TASK, Dialect, Run, TaskKind
+from perdure.core.run.state import TASK_KINDS, VALIDATION, WORKFLOW_TASK, Dialect, Run
 from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
@@ -83,7 +83,7 @@ class Granting:
     def _task_timeout(self, run: Run) -> int:
         """Somebody waits for the word of a validator, so it is given less time."""
         usual = self._timeouts[run.dialect]
-        if run.task is None or run.task.kind is not TaskKind.VALIDATION:
+        if run.task is None or run.task.kind is not VALIDATION:
             return usual
         return min(usual, UPDATE_VALIDATION_LEASE_TIMEOUT)
 
@@ -119,6 +119,6 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
 def is_ready(run: Run, place: int) -> bool:
     """Whether a task that the disk calls ready still is."""
     if place == WORKFLOW_TASK:
-        return run.task is not None and run.task.state is TaskState.READY
+        return run.task is not None and run.task.state is READY
     activity = run.operations.get(place)
-    return isinstance(activity, Activity) and activity.state is TaskState.READY
+    return isinstance(activity, Activity) and activity.state is READY

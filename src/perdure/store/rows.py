@@ -62,7 +62,7 @@ def changing_columns(run: Run) -> tuple[Any, ...]:
     """Those of them that change, which are the last ones."""
     task = run.task
     return (
-        run.status.value,
+        str(run.status),
         run.closed_at,
         run.version,
         None if task is None or task.lease is None else task.lease.owner,

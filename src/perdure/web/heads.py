@@ -46,9 +46,7 @@ class KnownHeads:
         headers, body_bytes = known
         if len(data) != end + 4 + body_bytes:
             return None
-        request = Request("POST", line[1], headers)
-        request.body = data[end + 4 :]
-        return request
+        return Request("POST", line[1], headers, body=data[end + 4 :])
 
     def learn(self, data: bytes, request: Request) -> None:
         """Keep the headers of a request that the parser has read and that is complete."""

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qsl
 
+from msgspec import Struct
+
 
 class HttpError(Exception):
     """A refusal with its status and stable reason; `details` stand beside the message."""
@@ -39,46 +41,25 @@ class Principal:
 _NOBODY = Principal("anonymous", frozenset(), "none")
 
 
-class Request:
+class Request(Struct, eq=False):
     """One request. `namespace` is set by its surface, `principal` by the door."""
 
-    __slots__ = (
-        "_on_gone",
-        "_query",
-        "body",
-        "headers",
-        "is_gone",
-        "is_upgrade",
-        "keep_alive",
-        "method",
-        "namespace",
-        "params",
-        "path",
-        "principal",
-        "query_string",
-        "refusal",
-    )
-
-    def __init__(
-        self, method: str, target: bytes, headers: dict[bytes, bytes], *, keep_alive: bool = True
-    ) -> None:
-        self.method = method
-        if target[:1] != b"/":
-            target = _origin_form(target)
-        self.path, _, self.query_string = target.partition(b"?")
-        self.headers = headers
-        self.keep_alive = keep_alive
-        self.params: dict[str, str] = {}
-        self.body = b""
-        self.namespace = ""
-        self.principal = _NOBODY
-        # Set while the request is still coming in, when it can only be refused.
-        self.refusal: HttpError | None = None
-        self.is_gone = False
-        # Whether the client asks to go on as a WebSocket.
-        self.is_upgrade = False
-        self._on_gone: Callable[[], object] | None = None
-        self._query: dict[str, str] | None = None
+    method: str
+    path: bytes
+    headers: dict[bytes, bytes]
+    query_string: bytes = b""
+    keep_alive: bool = True
+    body: bytes = b""
+    params: dict[str, str] = {}
+    namespace: str = ""
+    principal: Principal = _NOBODY
+    # Set while the request is still coming in, when it can only be refused.
+    refusal: HttpError | None = None
+    is_gone: bool = False
+    # Whether the client asks to go on as a WebSocket.
+    is_upgrade: bool = False
+    _on_gone: Callable[[], object] | None = None
+    _query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name."""
@@ -104,6 +85,16 @@ class Request:
             self._on_gone()
 
 
+def request_for(
+    method: str, target: bytes, headers: dict[bytes, bytes], *, keep_alive: bool = True
+) -> Request:
+    """A request whose target is as it was sent."""
+    if target[:1] != b"/":
+        target = _origin_form(target)
+    path, _, query_string = target.partition(b"?")
+    return Request(method, path, headers, query_string, keep_alive)
+
+
 def _origin_form(target: bytes) -> bytes:
     """The path and query of a target in absolute form, as a proxy may send it."""
     scheme, separator, rest = target.partition(b"://")
@@ -119,22 +110,13 @@ def too_large(bytes_max: int) -> HttpError:
     )
 
 
-class Response:
+class Response(Struct, eq=False):
     """An answer, encoded: JSON, unless it says otherwise."""
 
-    __slots__ = ("body", "headers", "media_type", "status")
-
-    def __init__(
-        self,
-        status: int,
-        body: bytes,
-        headers: tuple[tuple[bytes, bytes], ...] = (),
-        media_type: bytes = b"application/json",
-    ) -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-        self.media_type = media_type
+    status: int
+    body: bytes
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    media_type: bytes = b"application/json"
 
 
 class Successor(asyncio.Protocol):
@@ -154,13 +136,7 @@ class Successor(asyncio.Protocol):
         raise NotImplementedError
 
 
-class Handover(Response):
+class Handover(Response, eq=False, kw_only=True):
     """An answer without an end: behind its head the connection belongs to a successor."""
 
-    __slots__ = ("successor",)
-
-    def __init__(
-        self, status: int, headers: tuple[tuple[bytes, bytes], ...], successor: Successor
-    ) -> None:
-        super().__init__(status, b"", headers)
-        self.successor = successor
+    successor: Successor

@@ -77,7 +77,7 @@ class Router:
         rest, _, last = request.path.rpartition(b"/")
         first, _, middle = rest.rpartition(b"/")
         framed = self._framed.get((request.method, first, last))
-        if framed is not None and middle and middle.isascii() and b"%" not in middle:
+        if framed is not None and middle and middle.isascii() and middle.find(b"%") < 0:
             name, route = framed
             request.params = {name: middle.decode()}
             return route

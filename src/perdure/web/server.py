@@ -19,7 +19,15 @@ import httptools
 from perdure.web.app import Application
 from perdure.web.exchange import Exchange
 from perdure.web.heads import KnownHeads
-from perdure.web.message import Handover, HttpError, Request, Response, Successor, too_large
+from perdure.web.message import (
+    Handover,
+    HttpError,
+    Request,
+    Response,
+    Successor,
+    request_for,
+    too_large,
+)
 
 HEAD_BYTES_MAX = 32_768
 PIPELINED_MAX = 8
@@ -263,7 +271,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._deaf or (parser.should_upgrade() and not websocket):
             return
         method = parser.get_method()
-        request = self._request = Request(
+        request = self._request = request_for(
             _METHODS.get(method) or method.decode("latin-1"),
             self._target,
             headers,

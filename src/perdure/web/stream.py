@@ -64,4 +64,4 @@ class EventStream(Successor):
 
 def stream(feed: Callable[[EventStream], Awaitable[None]]) -> Handover:
     """The answer that goes on."""
-    return Handover(200, _HEADERS, EventStream(feed))
+    return Handover(200, b"", _HEADERS, successor=EventStream(feed))

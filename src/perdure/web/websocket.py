@@ -157,7 +157,7 @@ def upgrade(
         bytes_max=int(options["bytes_max"]),
         ping_seconds=options["ping_seconds"],
     )
-    return Handover(101, tuple(answered), socket)
+    return Handover(101, b"", tuple(answered), successor=socket)
 
 
 _SPEAKS_WEBSOCKET = ((b"upgrade", b"websocket"), (b"sec-websocket-version", b"13"))

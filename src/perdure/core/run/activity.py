@@ -24,7 +24,7 @@ from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import encode, held, raw
 from perdure.core.run.host import complete_host, fail_host
-from perdure.core.run.lease import Lease, TaskState
+from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity, LocalActivity, RetryPolicy
 from perdure.core.run.outside import Cancellation
@@ -75,9 +75,9 @@ def lease_activity(
     poll_id: str | None = None,
 ) -> None:
     """Grant the next attempt to a worker. Attempts count leases: a vanished worker used one."""
-    assert activity.state is TaskState.READY, "only a ready activity can be leased"
+    assert activity.state is READY, "only a ready activity can be leased"
     now = moment.now
-    activity.state = TaskState.LEASED
+    activity.state = LEASED
     activity.attempt += 1
     activity.heartbeat_at = activity.heartbeat_noted_at = None
     activity.heartbeat_count = 0
@@ -224,7 +224,7 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
 
 def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -> None:
     """A deadline of the activity passed. Schedule-to-close ends it whatever its policy says."""
-    if activity.state is TaskState.READY:
+    if activity.state is READY:
         withdraw(run, activity.sequence)
     if kind == "schedule_to_start":
         # A try that no worker took is used up too; no policy would ever end it otherwise.
@@ -376,9 +376,9 @@ def _make_available(run: Run, activity: Activity, now: int, available_at: int) -
     activity.available_at = available_at
     run.unsaved.operations.add(activity.sequence)
     if available_at > now:
-        activity.state = TaskState.DELAYED
+        activity.state = DELAYED
     else:
-        activity.state = TaskState.READY
+        activity.state = READY
         run.unsaved.ready[activity.sequence] = True
     arm(run, operation_due(activity))
 

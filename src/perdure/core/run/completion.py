@@ -41,7 +41,7 @@ from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.history import encode as json_encode
-from perdure.core.run.lease import TaskState
+from perdure.core.run.lease import DELAYED, READY
 from perdure.core.run.local import record_local_activity
 from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
 from perdure.core.run.moment import Moment
@@ -59,8 +59,9 @@ from perdure.core.run.reframe import envelope_json
 from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
 from perdure.core.run.settle import drop_operation, record_held, settle
 from perdure.core.run.state import (
+    PROGRESS,
+    UPDATE,
     Run,
-    TaskKind,
     TaskReceipt,
     WorkflowTask,
     activity_task_id,
@@ -88,6 +89,7 @@ WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
 
 
 NOTHING_READ = Consumption()
+_PENDING = RunStatus.PENDING
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
@@ -125,14 +127,14 @@ def complete_task(
     run.answers = None
     receipt = finish_task(run, task, "completed")
     _note_seen(run, task)
-    if run.status is RunStatus.PENDING:
+    if run.status is _PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
-    if task.kind is TaskKind.PROGRESS:
+    if task.kind is PROGRESS:
         note_consumption(run, consumption)
-    elif task.kind is TaskKind.UPDATE:
+    elif task.kind is UPDATE:
         commands = _finish_update(run, moment, commands)
-    if commands or task.kind is TaskKind.PROGRESS:
+    if commands or task.kind is PROGRESS:
         again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
         _apply(run, moment, commands, receipt, service, again)
     if run.history_count > limits.HISTORY_EVENTS_MAX and not run.is_closed:
@@ -154,7 +156,7 @@ def fail_task(
         run, moment, number=report.number, owner=report.owner, attempt=report.attempt
     )
     waits = failure_type == WAITING_FOR_HISTORY and not has_unfinished_local(run)
-    if waits and task.kind is TaskKind.PROGRESS:
+    if waits and task.kind is PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
         _note_seen(run, task)
         _close_open_wait(run, moment, task, ())
@@ -175,7 +177,7 @@ def _note_seen(run: Run, task: WorkflowTask) -> None:
     """The worker has answered a task whose history told of a request to cancel."""
     cancellation = run.cancellation
     if cancellation is not None and cancellation.event_id is not None:
-        cancellation.seen = cancellation.seen or task.kind is TaskKind.PROGRESS
+        cancellation.seen = cancellation.seen or task.kind is PROGRESS
 
 
 def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
@@ -195,7 +197,7 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
     _require_at_most(limits.COMMANDS_PER_COMPLETION_MAX, len(commands), "command_batch_size")
     kinds = _kinds(commands)
-    if task.kind is TaskKind.UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
+    if task.kind is UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
         _check_update(run, task, commands)
     closes = not kinds.isdisjoint(TERMINAL)
     if closes:
@@ -204,7 +206,7 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     ending = commands[-1] if closes else None
     if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
         raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
-    if not closes and task.kind is TaskKind.PROGRESS and has_unfinished_local(run):
+    if not closes and task.kind is PROGRESS and has_unfinished_local(run):
         raise InvalidCommands("a local activity of this task has not ended")
 
 
@@ -225,7 +227,7 @@ def has_unfinished_local(run: Run) -> bool:
     if not run.local_calls:
         return False
     calls = [run.operations.get(sequence) for sequence in run.local_calls]
-    return any(isinstance(o, LocalActivity) and o.state is not TaskState.DELAYED for o in calls)
+    return any(isinstance(o, LocalActivity) and o.state is not DELAYED for o in calls)
 
 
 def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], sequence: int) -> int:
@@ -267,7 +269,7 @@ _WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
 def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """A task of an update brings its outcome, and no other task brings any."""
     told = [command.update_id for command in commands if isinstance(command, UPDATE_OUTCOMES)]
-    asked = [run.update.update_id] if task.kind is TaskKind.UPDATE and run.update else []
+    asked = [run.update.update_id] if task.kind is UPDATE and run.update else []
     if told == asked:
         return
     if not asked:
@@ -600,7 +602,7 @@ def _let_go(run: Run, moment: Moment, operation: Operation) -> None:
     """Stop an operation that nobody waits for any more."""
     if operation.outcome is not None:
         record_held(run, moment, operation)
-    elif isinstance(operation, Activity) and operation.state is TaskState.READY:
+    elif isinstance(operation, Activity) and operation.state is READY:
         withdraw(run, operation.sequence)
     elif isinstance(operation, Child) and operation.cancellation_policy != "abandon":
         reason = "the selection of its parent let it go"

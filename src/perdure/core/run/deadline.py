@@ -6,7 +6,7 @@ it forward in time when it fires. So most leases come and go without touching it
 
 from perdure.core.limits import SECOND
 from perdure.core.run.inbox import Update
-from perdure.core.run.lease import TaskState
+from perdure.core.run.lease import DELAYED, LEASED
 from perdure.core.run.operation import (
     NO_TIMEOUTS,
     Activity,
@@ -38,7 +38,7 @@ def next_due(run: Run) -> int | None:
     if task is not None:
         if task.lease is not None:
             moments.append(task.lease.expires_at)
-        elif task.state is TaskState.DELAYED:
+        elif task.state is DELAYED:
             moments.append(task.available_at)
     if run.push is not None:
         moments.append(run.push.pin_look_at)
@@ -53,7 +53,7 @@ def operation_due(operation: Operation) -> int | None:
     if operation.outcome is not None:
         return None
     if isinstance(operation, Activity):
-        if operation.timeouts == NO_TIMEOUTS and operation.state is not TaskState.DELAYED:
+        if operation.timeouts == NO_TIMEOUTS and operation.state is not DELAYED:
             return None if operation.lease is None else operation.lease.expires_at
         return min((at for _, at in activity_deadlines(operation)), default=None)
     if isinstance(operation, LocalActivity):
@@ -71,9 +71,9 @@ def local_deadlines(local: LocalActivity) -> list[tuple[str, int]]:
         return due
     if timeouts.schedule_to_close is not None:
         due.append(("schedule_to_close", local.scheduled_at + timeouts.schedule_to_close * SECOND))
-    if local.state is TaskState.DELAYED:
+    if local.state is DELAYED:
         due.append(("available", local.available_at))
-    if local.state is not TaskState.LEASED:
+    if local.state is not LEASED:
         return due
     if timeouts.heartbeat is not None:
         beat_at = local.heartbeat_at or local.started_at
@@ -92,7 +92,7 @@ def activity_deadlines(activity: Activity) -> list[tuple[str, int]]:
         due.append(("schedule_to_close", at))
     lease = activity.lease
     if lease is None:
-        if activity.state is TaskState.DELAYED:
+        if activity.state is DELAYED:
             due.append(("available", activity.available_at))
         elif timeouts.schedule_to_start is not None:
             at = activity.available_at + timeouts.schedule_to_start * SECOND

@@ -10,7 +10,7 @@ from typing import Any
 from perdure.core.run.cancellation import is_unseen, let_request_in
 from perdure.core.run.history import held, raw, record, record_encoded
 from perdure.core.run.inbox import Signal, StreamMessage, Update
-from perdure.core.run.lease import TaskState
+from perdure.core.run.lease import DELAYED, LEASED, READY
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import (
@@ -28,7 +28,7 @@ from perdure.core.run.operation import (
     SignalWait,
     Timer,
 )
-from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind
+from perdure.core.run.state import PROGRESS, WORKFLOW_TASK, Run
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
 from perdure.core.run.update import (
@@ -99,9 +99,9 @@ def _wake_for_attempts(run: Run, moment: Moment) -> None:
     calls = [run.operations.get(sequence) for sequence in run.local_calls]
     due = [o for o in calls if isinstance(o, LocalActivity) and o.outcome is None]
     task = run.task
-    if any(local.state is TaskState.DELAYED for local in due):
-        if task is not None and task.kind is TaskKind.PROGRESS:
-            if task.state is TaskState.READY:
+    if any(local.state is DELAYED for local in due):
+        if task is not None and task.kind is PROGRESS:
+            if task.state is READY:
                 withdraw(run, WORKFLOW_TASK)
             run.task = None
     elif due:
@@ -115,7 +115,7 @@ def is_frozen(run: Run) -> bool:
     neither as decided nor as interrupted.
     """
     task = run.task
-    if task is not None and task.state is TaskState.LEASED:
+    if task is not None and task.state is LEASED:
         return True
     return run.cancellation is not None and is_unseen(run)
 

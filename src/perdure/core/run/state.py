@@ -8,7 +8,7 @@ writes exactly the difference. A run whose beat failed is thrown away and loaded
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -38,6 +38,11 @@ class TaskKind(StrEnum):
     PROGRESS = "progress"
     UPDATE = "update"
     VALIDATION = "validation"
+
+
+PROGRESS: Final = TaskKind.PROGRESS
+UPDATE: Final = TaskKind.UPDATE
+VALIDATION: Final = TaskKind.VALIDATION
 
 
 class WorkflowTask(Struct):

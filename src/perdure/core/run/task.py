@@ -23,10 +23,19 @@ from perdure.core.rejection import (
 from perdure.core.run import reframe
 from perdure.core.run.closing import stop_details
 from perdure.core.run.deadline import arm
-from perdure.core.run.lease import Lease, TaskState
+from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity
-from perdure.core.run.state import WORKFLOW_TASK, Dialect, Run, TaskKind, TaskReceipt, WorkflowTask
+from perdure.core.run.state import (
+    PROGRESS,
+    VALIDATION,
+    WORKFLOW_TASK,
+    Dialect,
+    Run,
+    TaskKind,
+    TaskReceipt,
+    WorkflowTask,
+)
 from perdure.core.run.status import RunStatus
 from perdure.core.run.trace import forget_links
 
@@ -48,7 +57,7 @@ def request_task(
     run: Run,
     moment: Moment,
     resume: dict[str, str | int] | None = None,
-    kind: TaskKind = TaskKind.PROGRESS,
+    kind: TaskKind = PROGRESS,
 ) -> None:
     """Wake the run, unless a task of it is on its way already.
 
@@ -57,11 +66,11 @@ def request_task(
     """
     task = run.task
     if task is not None:
-        if task.kind is TaskKind.PROGRESS or kind is not TaskKind.PROGRESS:
+        if task.kind is PROGRESS or kind is not PROGRESS:
             return
-        if task.state is TaskState.LEASED:
+        if task.state is LEASED:
             return
-        if task.state is TaskState.READY and not run.unsaved.ready.get(WORKFLOW_TASK):
+        if task.state is READY and not run.unsaved.ready.get(WORKFLOW_TASK):
             # The disk shows it to pollers.
             run.unsaved.withdrawn.add(WORKFLOW_TASK)
     run.task_count += 1
@@ -77,14 +86,14 @@ def request_task(
 def hasten_task(run: Run, moment: Moment, resume: dict[str, str | int]) -> None:
     """Wake the run at once, under the name that its task has now."""
     task = run.task
-    if task is None or task.kind is not TaskKind.PROGRESS:
+    if task is None or task.kind is not PROGRESS:
         request_task(run, moment, resume)
         return
-    assert task.state is not TaskState.LEASED, "a task that somebody has cannot be renamed"
-    if task.state is TaskState.READY and not run.unsaved.ready.get(WORKFLOW_TASK):
+    assert task.state is not LEASED, "a task that somebody has cannot be renamed"
+    if task.state is READY and not run.unsaved.ready.get(WORKFLOW_TASK):
         # The disk shows it to pollers that may not have it any more.
         run.unsaved.withdrawn.add(WORKFLOW_TASK)
-    task.state = TaskState.READY
+    task.state = READY
     task.available_at = min(task.available_at, moment.now)
     run.unsaved.ready[WORKFLOW_TASK] = True
 
@@ -94,7 +103,7 @@ def task_name(run: Run) -> str:
     if run.push is not None:
         return pass_name(run.workflow_type, run.push.pin)
     task = run.task
-    if task is not None and task.kind is TaskKind.VALIDATION:
+    if task is not None and task.kind is VALIDATION:
         name = validation_name(run.workflow_type, str(task.resume["update_name"]))
         return routing_name(_for_capable(run, name), run.build_id)
     return routing_name(workflow_name(run), run.build_id)
@@ -140,14 +149,14 @@ def lease_task(
     """
     task = run.task
     assert task is not None
-    assert task.state is TaskState.READY, "only a ready task can be leased"
+    assert task.state is READY, "only a ready task can be leased"
     if run.plain_input is not None:
         _freeze_input(run, frame)
     if runtime != "python":
         run.keeps_signals = True
     if validators is not None:
         run.validators = validators
-    task.state = TaskState.LEASED
+    task.state = LEASED
     task.attempt += 1
     task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
     task.snapshot = run.history_count
@@ -183,7 +192,7 @@ def require_lease(
     if not 1 <= number <= run.task_count:
         raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
     task = run.task
-    if task is not None and (task.number, task.kind) == (number, TaskKind.VALIDATION):
+    if task is not None and (task.number, task.kind) == (number, VALIDATION):
         raise TaskNotFound(f"task {number} of run {run.run_id} is no workflow task")
     if task is None or task.number != number or task.lease is None:
         if run.is_closed:
@@ -257,7 +266,7 @@ def retry_task(run: Run, moment: Moment, message: str) -> None:
 def delay_task(run: Run, moment: Moment, task: WorkflowTask, delay: int) -> None:
     """The same task comes again, later."""
     task.lease = None
-    task.state = TaskState.DELAYED
+    task.state = DELAYED
     task.available_at = moment.now + delay
     arm(run, task.available_at)
 
@@ -267,7 +276,7 @@ def release_task(run: Run, moment: Moment) -> None:
     task = run.task
     assert task is not None
     task.lease = None
-    task.state = TaskState.READY
+    task.state = READY
     task.available_at = moment.now
     run.unsaved.ready[WORKFLOW_TASK] = True
 

@@ -372,7 +372,7 @@ class WorkerPlane:
     async def complete_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, CompleteTaskBody)
         ref = require_ref(request, "w")
-        if MARK in request.body:
+        if request.body.find(MARK) >= 0:
             store = self._engine.store
             await _apart(inline_memos(store, request.namespace, body.commands))
         commands = translate_commands(body.commands)
