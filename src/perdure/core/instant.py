@@ -4,11 +4,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 
-@lru_cache(maxsize=256)
-def text(instant: int) -> str:
-    """`2026-04-22T01:05:00.000000Z` of an instant in microseconds."""
+def once_text(instant: int) -> str:
+    """`2026-04-22T01:05:00.000000Z` of an instant in microseconds that is told once."""
     second, fraction = divmod(instant, 1_000_000)
     return f"{_second_text(second)}.{fraction:06d}Z"
+
+
+text = lru_cache(maxsize=256)(once_text)
+"""The same of one that is told again: a beat has one instant for all that happens in it."""
 
 
 def text_or_none(instant: int | None) -> str | None:

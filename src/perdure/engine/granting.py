@@ -50,7 +50,7 @@ class Granting:
                 world.moment,
                 owner=worker.worker_id,
                 timeout=self._task_timeout(run),
-                frame=worker.frame,
+                frame=None if run.plain_input is None else worker.frame,
                 runtime=worker.runtime,
                 poll_id=poller.poll_id,
                 validators=declared_validators(worker, run.workflow_type),
@@ -67,7 +67,8 @@ class Granting:
         else:
             activity = run.operations[place]
             assert isinstance(activity, Activity)
-            fit_arguments(run, activity, worker.frame)
+            if run.plain_input is not None:
+                fit_arguments(run, activity, worker.frame)
             lease_activity(
                 run,
                 world.moment,

@@ -103,12 +103,13 @@ class Application:
     def compress(self, request: Request, response: Response) -> None:
         """Make a large answer smaller for a client that reads such."""
         least = self._compression_bytes_min
-        if least is None or len(response.body) < least or response.media_type != _JSON:
+        body = response.body + response.tail
+        if least is None or len(body) < least or response.media_type != _JSON:
             return
         encoding = choose(request.headers[b"accept-encoding"])
         if encoding is None:
             return
-        response.body = compress(response.body, encoding)
+        response.body, response.tail = compress(body, encoding), b""
         response.headers = (
             *response.headers,
             (b"content-encoding", encoding),

@@ -117,6 +117,8 @@ class Response(Struct, eq=False):
     body: bytes
     headers: tuple[tuple[bytes, bytes], ...] = ()
     media_type: bytes = b"application/json"
+    tail: bytes = b""
+    """The end of the body, if it is the same for many: it is not copied before it is sent."""
 
 
 class Successor(asyncio.Protocol):

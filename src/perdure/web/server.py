@@ -369,8 +369,8 @@ class HttpProtocol(asyncio.Protocol):
         if request.is_gone:
             self._connections.end()
             return
-        if isinstance(response, Handover):
-            self._hand_over(response)
+        if type(response) is not Response:
+            self._hand_over(cast(Handover, response))
             return
         if self._connections.is_draining:
             request.keep_alive = False
@@ -395,11 +395,12 @@ class HttpProtocol(asyncio.Protocol):
 
     def _write(self, request: Request, response: Response) -> None:
         head = _head(response.status, response.media_type, response.headers, request.keep_alive)
-        body = response.body
+        body, tail = response.body, response.tail
+        length = b"%d\r\n\r\n" % (len(body) + len(tail))
         if request.method == "HEAD":
-            self._transport.write(b"%b%d\r\n\r\n" % (head, len(body)))
+            self._transport.write(head + length)
         else:
-            self._transport.write(b"%b%d\r\n\r\n%b" % (head, len(body), body))
+            self._transport.write(b"".join((head, length, body, tail)))
 
     def _keep_early(self, data: bytes) -> None:
         """What follows a request to be upgraded is for whoever takes over, if anybody does."""

@@ -88,10 +88,7 @@ def lease_activity(
         moment,
         activity,
         "ActivityStarted",
-        {
-            **_identity(activity),
-            "attempt_number": activity.attempt,
-        },
+        _attempt(activity),
     )
     arm(run, operation_due(activity))
 
@@ -162,14 +159,13 @@ def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> 
 def complete_activity(run: Run, moment: Moment, activity: Activity, result: bytes | None) -> None:
     """The attempt succeeded: the operation has its result."""
     activity.lease = None
+    members = _attempt(activity)
+    if result is not None:
+        members["result"] = raw(result)
+    members["payload_codec"] = "avro"
     outcome = held(
         "ActivityCompleted",
-        {
-            **_identity(activity),
-            "attempt_number": activity.attempt,
-            "result": raw(result),
-            "payload_codec": "avro",
-        },
+        members,
         activity,
     )
     if run.hosted is not None:
@@ -386,6 +382,12 @@ def _make_available(run: Run, activity: Activity, now: int, available_at: int) -
 def end_backoff(run: Run, activity: Activity, now: int) -> None:
     """The delay before the next attempt is over."""
     _make_available(run, activity, now, activity.available_at)
+
+
+def _attempt(activity: Activity) -> dict[str, Any]:
+    members = _identity(activity)
+    members["attempt_number"] = activity.attempt
+    return members
 
 
 def _identity(activity: Activity) -> dict[str, Any]:

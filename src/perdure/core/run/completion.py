@@ -245,7 +245,7 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
         path = getattr(command, "path", None)
         if path:
             rebase.metadata(path, sequence)
-        if not isinstance(command, _WITHOUT_SEQUENCE):
+        if type(command) not in _WITHOUT_SEQUENCE:
             sequence += 1
     if StartServiceOperation in kinds:
         _check_calls(commands)
@@ -263,7 +263,7 @@ def _check_calls(commands: Sequence[Command | PrepareLocalActivity]) -> None:
         raise InvalidCommands("service operations are called one at a time")
 
 
-_WITHOUT_SEQUENCE = (*UNNUMBERED, *TERMINAL)
+_WITHOUT_SEQUENCE = frozenset((*UNNUMBERED, *TERMINAL))
 
 
 def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:

@@ -41,7 +41,7 @@ def encode_event(
         f'{{"id":"{event_id}","sequence":{sequence},"event_type":"{event_type}",'
         f'"recorded_at":"{when}","timestamp":"{when}","namespace":"{run.namespace}","payload":'
     )
-    return head.encode() + payload + b"}"
+    return b"".join((head.encode(), payload, b"}"))
 
 
 def held(

@@ -135,7 +135,7 @@ def lease_task(
     *,
     owner: str,
     timeout: int,
-    frame: Frame,
+    frame: Frame | None,
     runtime: str,
     poll_id: str | None = None,
     validators: list[str] | None = None,
@@ -145,12 +145,14 @@ def lease_task(
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
 
+    `frame` is what the worker reads, for input that is still plain.
     `validators` are the updates that the worker says its code validates, if it says.
     """
     task = run.task
     assert task is not None
     assert task.state is READY, "only a ready task can be leased"
     if run.plain_input is not None:
+        assert frame is not None
         _freeze_input(run, frame)
     if runtime != "python":
         run.keeps_signals = True

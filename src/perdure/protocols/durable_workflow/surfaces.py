@@ -189,7 +189,7 @@ class WorkerSurface:
 
     def splice(self, status: int, body: bytes) -> Response:
         """An answer whose members are encoded already; the envelope is put behind them."""
-        return Response(status, body[:-1] + self._tail, self._HEADERS)
+        return Response(status, body[:-1], self._HEADERS, tail=self._tail)
 
     def refuse(self, request: Request, error: HttpError) -> Response:
         if error.status in (429, 503):
@@ -205,7 +205,8 @@ class WorkerSurface:
         if "task_id" in request.params:
             body.setdefault("task_id", request.params["task_id"])
         response = self.answer(error.status, body)
-        return Response(response.status, response.body, (*self._HEADERS, *error.headers))
+        response.headers = (*self._HEADERS, *error.headers)
+        return response
 
 
 @lru_cache(maxsize=256)

@@ -235,9 +235,9 @@ class WorkerPlane:
             raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
         answer = await self._poll(request, body, "workflow", kinds)
         delivery = answer.delivery
-        if isinstance(delivery, ValidationDelivery):
-            return await self._validation(request, answer, delivery)
         if not isinstance(delivery, WorkflowDelivery):
+            if isinstance(delivery, ValidationDelivery):
+                return await self._validation(request, answer, delivery)
             return self._empty(answer)
         events = delivery.events
         if events is None:
@@ -303,7 +303,7 @@ class WorkerPlane:
             {
                 "task": None,
                 "poll_status": answer.status,
-                "server_time": instant.text(self._clock.now()),
+                "server_time": instant.once_text(self._clock.now()),
             },
         )
 
@@ -315,7 +315,7 @@ class WorkerPlane:
                 "task": task,
                 "lease": lease,
                 "poll_status": answer.status,
-                "server_time": instant.text(self._clock.now()),
+                "server_time": instant.once_text(self._clock.now()),
             },
         )
 
@@ -505,7 +505,7 @@ class WorkerPlane:
             "cancel_requested": False,
             "heartbeat_recorded": False,
             "reason": None,
-            "server_time": instant.text(self._clock.now()),
+            "server_time": instant.once_text(self._clock.now()),
             "lease_expires_at": instant.text_or_none(view.lease_expires_at),
         }
         if view.heartbeat_at is not None:
@@ -622,7 +622,7 @@ def _page(events: list[bytes], after: int, total: int, encoding: str | None) -> 
         "total_history_events": total,
         "next_history_page_token": tokens.history_token(last) if last < total and events else None,
     }
-    encoded = b"[" + b",".join(events) + b"]"
+    encoded = b"[%b]" % b",".join(events)
     chosen = _history_encoding(encoding)
     if chosen is None or len(events) < limits.HISTORY_COMPRESSION_EVENTS_MIN:
         page["history_events"] = msgspec.Raw(encoded)
