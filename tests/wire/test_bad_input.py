@@ -17,7 +17,7 @@ import pytest
 
 from perdure.core import limits
 from perdure.core.limits import SECOND
-from perdure.web.message import Request
+from perdure.web.message import request_for
 from tests.support.calls import (
     ATTEMPT_OF,
     CALLS,
@@ -105,7 +105,7 @@ def refused(answer: Answer, refusal: Refusal, what: object) -> Json:
 
 def is_at(wire: Wire, call: Call, route: str) -> bool:
     """Whether a call goes to the route that it stands for."""
-    request = Request(call.method, f"/api{call.path}".encode(), {})
+    request = request_for(call.method, f"/api{call.path}".encode(), {})
     found = wire.server.app.router.find(request)
     return f"{found.method} {found.path}" == route
 
