@@ -9,7 +9,7 @@ import pytest
 from perdure.core.rejection import InstanceNotFound
 from perdure.core.run.state import Dialect
 from perdure.dispatch.pruning import Pruner, Retention
-from perdure.engine.pruning import Pruned, PruneOld
+from perdure.engine.pruning import ClearLeftover, Pruned, PruneOld
 from perdure.store.interface import Instance
 from tests.engine.among import Node, several
 from tests.engine.ending import must_end
@@ -70,6 +70,35 @@ def test_nodes_that_prune_at_once_take_every_run_once(postgres_url: str) -> None
         rows = await every_row(postgres_url)
         kept = {"schema_version", "namespace", "worker"}
         assert {table for table, found in rows.items() if found} == kept
+
+    play(postgres_url, story)
+
+
+def test_a_node_that_dies_between_any_two_beats_leaves_the_rest_to_another(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.engine.pruning.REMAINS_ROWS_MAX", 2)
+
+    async def story(one: Node, two: Node) -> None:
+        beats, was_done = 0, False
+        while not was_done:
+            await closed(one, "a", "b", "c")
+            pruned: Pruned = await one.play(everything(one))
+            assert pruned.leftover is not None
+            for _ in range(beats):
+                bite = ClearLeftover(pruned.leftover)
+                await one.play(bite)
+                was_done = bite.is_done
+            # Nothing more is heard of the first one; the second does all that is left.
+            rest = ClearLeftover(pruned.leftover)
+            while not rest.is_done:
+                rest = ClearLeftover(pruned.leftover)
+                await two.play(rest)
+            rows = await every_row(postgres_url)
+            kept = {"schema_version", "namespace", "worker"}
+            assert {table for table, found in rows.items() if found} == kept, beats
+            beats += 1
+        assert beats > 3
 
     play(postgres_url, story)
 
