@@ -28,6 +28,7 @@ from perdure.web.message import (
     request_for,
     too_large,
 )
+from perdure.web.outbox import Outbox
 
 HEAD_BYTES_MAX = 32_768
 PIPELINED_MAX = 8
@@ -61,6 +62,7 @@ class Connections:
     def __init__(self, app: Application) -> None:
         self.app = app
         self.heads = KnownHeads(app.body_bytes_max)
+        self.outbox = Outbox()
         self.open: set[HttpProtocol] = set()
         # Connections that have become something else.
         self.handed_over: set[Successor] = set()
@@ -236,10 +238,15 @@ class HttpProtocol(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         if self._busy is None:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
+        self._connections.outbox.flush()
         self._transport.abort()
+
+    def _close(self) -> None:
+        self._connections.outbox.flush()
+        self._transport.close()
 
     # The parser ----------------------------------------------------------------------------------
 
@@ -295,7 +302,7 @@ class HttpProtocol(asyncio.Protocol):
             and self._busy is None
         ):
             # Behind an unanswered request it would be taken for the answer to that one.
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connections.outbox.put(self._transport, b"HTTP/1.1 100 Continue\r\n\r\n")
         if request.refusal is not None:
             self._answer_early(request)
 
@@ -328,7 +335,7 @@ class HttpProtocol(asyncio.Protocol):
         elif len(self._waiting) < PIPELINED_MAX:
             self._waiting.append(request)
         else:
-            self._transport.abort()
+            self.abort()
 
     def _count_part(self, data: bytes) -> None:
         """The part that was received ends inside a head."""
@@ -387,7 +394,7 @@ class HttpProtocol(asyncio.Protocol):
         if request.refusal is not None:
             self._linger()
         elif not request.keep_alive:
-            self._transport.close()
+            self._close()
         elif self._waiting:
             self._start(self._waiting.popleft())
         else:
@@ -398,9 +405,9 @@ class HttpProtocol(asyncio.Protocol):
         body, tail = response.body, response.tail
         length = b"%d\r\n\r\n" % (len(body) + len(tail))
         if request.method == "HEAD":
-            self._transport.write(head + length)
-        else:
-            self._transport.write(b"".join((head, length, body, tail)))
+            body = tail = b""
+        data = b"".join((head, length, body, tail))
+        self._connections.outbox.put(self._transport, data)
 
     def _keep_early(self, data: bytes) -> None:
         """What follows a request to be upgraded is for whoever takes over, if anybody does."""
@@ -409,7 +416,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._early = (self._early or b"") + data
         if len(self._early) > EARLY_BYTES_MAX:
-            self._transport.abort()
+            self.abort()
 
     def _hand_over(self, response: Handover) -> None:
         self._connections.end()
@@ -418,7 +425,10 @@ class HttpProtocol(asyncio.Protocol):
         phrase = HTTPStatus(response.status).phrase.encode()
         lines = [b"HTTP/1.1 %d %b" % (response.status, phrase)]
         lines += [name + b": " + value for name, value in response.headers]
-        self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        outbox = self._connections.outbox
+        outbox.put(self._transport, b"\r\n".join(lines) + b"\r\n\r\n")
+        # From here on somebody else writes.
+        outbox.flush()
         self._successor = response.successor
         self._connections.hand_over(response.successor, self._transport)
         if self._early:
@@ -427,6 +437,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _linger(self) -> None:
         """Close our side, and let a client that is still sending read why before we hang up."""
+        self._connections.outbox.flush()
         self._transport.write_eof()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.close)
 
@@ -437,7 +448,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._busy is None:
             self._start(request)
         else:
-            self._transport.abort()
+            self.abort()
 
     def _refuse_stream(self, status: int, reason: str, message: str) -> None:
         if self._deaf or self._transport.is_closing():
@@ -452,7 +463,7 @@ class HttpProtocol(asyncio.Protocol):
         body = b'{"message":"%s","reason":"%s"}' % (error.message.encode(), error.reason.encode())
         request = Request("GET", b"", {}, keep_alive=False)
         self._write(request, Response(status, body))
-        self._transport.close()
+        self._close()
 
 
 async def listen(connections: Connections, listener: Any) -> asyncio.Server:
