@@ -57,6 +57,7 @@ ON_BOTH_STORES = {
     "test_task_history",
     "test_tracing",
     "test_updates",
+    "test_upgrades",
     "test_validations",
     "test_webhooks",
     "test_workflow_tasks",
