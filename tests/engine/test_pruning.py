@@ -15,6 +15,7 @@ from tests.engine.among import Node, several
 from tests.engine.ending import must_end
 from tests.engine.invariants import check_database
 from tests.engine.stage import DONE, NAMESPACE, signal, start
+from tests.support.clock import SECOND
 from tests.support.tables import every_row
 
 ORDER = Instance(NAMESPACE, "order")
@@ -86,13 +87,13 @@ def test_a_node_that_dies_between_any_two_beats_leaves_the_rest_to_another(
             pruned: Pruned = await one.play(everything(one))
             assert pruned.leftover is not None
             for _ in range(beats):
-                bite = ClearLeftover(pruned.leftover)
+                bite = ClearLeftover(pruned.leftover, relook=SECOND)
                 await one.play(bite)
                 was_done = bite.is_done
             # Nothing more is heard of the first one; the second does all that is left.
-            rest = ClearLeftover(pruned.leftover)
+            rest = ClearLeftover(pruned.leftover, relook=SECOND)
             while not rest.is_done:
-                rest = ClearLeftover(pruned.leftover)
+                rest = ClearLeftover(pruned.leftover, relook=SECOND)
                 await two.play(rest)
             rows = await every_row(postgres_url)
             kept = {"schema_version", "namespace", "worker"}

@@ -3,18 +3,21 @@
     python -m tests.faults.crashing_server READ WRITE [READ WRITE ...]
 
 Each pair of descriptors has one server at a time. From the first it reads one JSON line per server,
-`{"store": path or URL, "at": moment or null, "nth": number, "settings": members}`, and to the
-second it says for each: `pid N`, what the server says when it listens, and `exit N`. Servers are
-forked, so that a hundred of them cost less than a few that start from nothing.
+`{"store": path or URL, "at": moment or null, "nth": number, "prunes": whether closed runs go soon,
+"settings": members}`, and to the second it says for each: `pid N`, what the server says when it
+listens, and `exit N`. Servers are forked, so that a hundred of them cost less than a few that start
+from nothing.
 """
 
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import uvloop
@@ -25,7 +28,8 @@ from perdure.core.intake import delivery
 from perdure.core.limits import SECOND
 from perdure.core.push import inference, slot
 from perdure.dispatch import invoking, lookout
-from perdure.engine import granting
+from perdure.dispatch import pruning as pruning_loop
+from perdure.engine import granting, pruning
 from perdure.server import run
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, load_settings
@@ -35,7 +39,7 @@ from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
 
-DEATH = 9
+DEATH = -signal.SIGKILL
 
 
 class At(StrEnum):
@@ -74,7 +78,7 @@ class Fuse:
         if moment is self._at:
             self._left -= 1
             if self._left == 0:
-                os._exit(DEATH)
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class CrashingLine(Line):
@@ -130,7 +134,7 @@ def _after(fuse: Fuse, load: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
 
 def hurry() -> None:
     """What a dead engine had under way is given up soon, so that nobody has to wait long."""
-    for module, name, value in (
+    _set(
         (granting, "PASS_LEASE_TIMEOUT", SECOND),
         (invoking, "PASS_LEASE_TIMEOUT", SECOND),
         (invoking, "_RENEW_AFTER", SECOND // 3),
@@ -140,7 +144,23 @@ def hurry() -> None:
         (inference, "INFERENCE_LEASE_TIMEOUT", SECOND),
         # Who waits for a slot or a budget is called, or waits too long for any test.
         (slot, "SLOT_RELOOK", 3600 * SECOND),
-    ):
+    )
+
+
+def hurry_pruning() -> None:
+    """Closed runs that are old enough go at once, few at a time and in small bites."""
+    _set(
+        (pruning_loop, "FORGET_EVERY", SECOND // 50),
+        (pruning_loop, "FORGET_PAUSE", 0),
+        (pruning_loop, "RUNS_PRUNED_AT_ONCE_MAX", 2),
+        (pruning_loop, "REMAINS_RELOOK", SECOND // 5),
+        (pruning, "REMAINS_RELOOK", SECOND // 5),
+        (pruning, "REMAINS_ROWS_MAX", 3),
+    )
+
+
+def _set(*limits_: tuple[ModuleType, str, object]) -> None:
+    for module, name, value in limits_:
         assert hasattr(module, name)
         setattr(module, name, value)
 
@@ -152,6 +172,8 @@ def serve(order: Mapping[str, object]) -> None:
     # A lease that nobody was told of is found when a node looks around; here that is soon.
     lookout.INTERVAL = 3 * SECOND // 2
     hurry()
+    if order["prunes"]:
+        hurry_pruning()
     settings = load_settings(
         os.environ,
         store=url,

@@ -28,11 +28,17 @@ class Nursery:
         self._pid: int | None = None
 
     def open(
-        self, store: Path | str, *, at: At | None = None, nth: int = 0, **settings: str
+        self,
+        store: Path | str,
+        *,
+        at: At | None = None,
+        nth: int = 0,
+        prunes: bool = False,
+        **settings: str | int,
     ) -> str:
         """Start a server, which dies at a moment if one is named; returns its address."""
         assert self._pid is None, "a server is alive"
-        order = {"store": str(store), "at": at, "nth": nth, "settings": settings}
+        order = {"store": str(store), "at": at, "nth": nth, "prunes": prunes, "settings": settings}
         self._orders.write(json.dumps(order) + "\n")
         self._orders.flush()
         words: dict[str, str] = {}

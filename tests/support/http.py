@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
 import httpx
 import uvloop
 
@@ -23,7 +22,7 @@ from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
 from tests.support.clock import FakeClock
-from tests.support.tables import every_row
+from tests.support.tables import every_row, every_row_of_file
 
 PATIENCE_SECONDS = 90
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
@@ -300,20 +299,7 @@ class Wire:
         store = self._settings.store
         if is_postgres(store):
             return self.run(every_row(store))
-        connection = apsw.Connection(str(sqlite_path(store)), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            tables = [
-                str(name)
-                for (name,) in connection.execute(
-                    "select name from sqlite_schema where type = 'table' order by name"
-                )
-            ]
-            return {
-                table: sorted(connection.execute(f'select * from "{table}"').fetchall(), key=repr)
-                for table in tables
-            }
-        finally:
-            connection.close()
+        return every_row_of_file(sqlite_path(store))
 
     @contextmanager
     def nothing_changes(self) -> Iterator[None]:

@@ -1,7 +1,10 @@
-"""Our tables in a PostgreSQL, without the store: made, emptied, read."""
+"""Our tables, without the store: made, emptied, read."""
 
 import asyncio
+from contextlib import closing
+from pathlib import Path
 
+import apsw
 import asyncpg
 
 from perdure.store.postgres.store import PostgresStore
@@ -50,6 +53,18 @@ async def every_row(url: str) -> Rows:
             }
     finally:
         await connection.close()
+
+
+def every_row_of_file(path: Path) -> Rows:
+    """The same of a SQLite file."""
+    query = "select name from sqlite_schema where type = 'table' order by name"
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        connection.execute("begin")
+        tables = [str(name) for (name,) in connection.execute(query).fetchall()]
+        return {
+            table: sorted(connection.execute(f'select * from "{table}"').fetchall(), key=repr)
+            for table in tables
+        }
 
 
 async def empty(url: str) -> None:

@@ -9,7 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from perdure.clock import Clock
-from perdure.core.limits import FORGET_EVERY, FORGET_PAUSE, RUNS_PRUNED_AT_ONCE_MAX
+from perdure.core.limits import (
+    FORGET_EVERY,
+    FORGET_PAUSE,
+    REMAINS_RELOOK,
+    RUNS_PRUNED_AT_ONCE_MAX,
+)
 from perdure.core.run.state import Dialect
 from perdure.engine.beat import Engine
 from perdure.engine.operation import Operation
@@ -111,7 +116,7 @@ class Pruner:
     async def _clear(self, pruned: Pruned, key: RecordKey, bites: int | None) -> None:
         """To its end, or so many bites of it; each makes it smaller."""
         while True:
-            bite = ClearLeftover(key)
+            bite = ClearLeftover(key, relook=REMAINS_RELOOK)
             await self._engine.submit(bite)
             pruned.payloads += bite.let_go
             if bites is not None:

@@ -249,7 +249,7 @@ class ClearLeftover(Operation):
     name = "clear_leftover"
     looks_around = True
 
-    def __init__(self, key: RecordKey, *, relook: int = REMAINS_RELOOK) -> None:
+    def __init__(self, key: RecordKey, *, relook: int) -> None:
         self._key = key
         self._relook = relook
         self._leftover: Leftover | None = None
