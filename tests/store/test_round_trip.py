@@ -78,7 +78,10 @@ def take_over_identity(old: Run, new: Run) -> None:
     for name in ("run_id", "namespace", "workflow_id", "workflow_type", "queue", "run_number"):
         setattr(new, name, getattr(old, name))
     new.started_at, new.arguments = old.started_at, old.arguments
-    new.version, new.unsaved.was_closed = old.version, old.is_closed
+    new.version, new.unsaved.status = old.version, old.status
+    if new.status is old.status:
+        # A run closes with its status, and once.
+        new.closed_at = old.closed_at
     new.unsaved.created = False
     new.unsaved.due_at = old.due_at
     new.unsaved.operations |= set(old.operations)

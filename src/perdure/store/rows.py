@@ -60,10 +60,13 @@ def run_row(run: Run) -> tuple[Any, ...]:
 
 def changing_columns(run: Run) -> tuple[Any, ...]:
     """Those of them that change, which are the last ones."""
+    return (str(run.status), run.closed_at, *state_columns(run))
+
+
+def state_columns(run: Run) -> tuple[Any, ...]:
+    """Those that change with every step, also while the run stays open."""
     task = run.task
     return (
-        str(run.status),
-        run.closed_at,
         run.version,
         None if task is None or task.lease is None else task.lease.owner,
         encode(_state_of(run)),

@@ -144,14 +144,14 @@ class Unsaved:
         "operations",
         "ready",
         "rewritten",
-        "was_closed",
+        "status",
         "withdrawn",
     )
 
     def __init__(self) -> None:
         self.created = False
-        # Whether the run was closed already when the disk last had it.
-        self.was_closed = False
+        # The status that the disk has.
+        self.status: RunStatus | None = None
         # The deadline that the disk has.
         self.due_at: int | None = None
         # What must follow for other runs, in the same beat.
@@ -319,9 +319,10 @@ class Run(Struct):
 
     def mark_saved(self) -> None:
         """The disk has everything."""
-        self.unsaved.clear()
-        self.unsaved.due_at = self.due_at
-        self.unsaved.was_closed = self.is_closed
+        unsaved = self.unsaved
+        unsaved.clear()
+        unsaved.due_at = self.due_at
+        unsaved.status = self.status
 
 
 ROW_FIELDS = (

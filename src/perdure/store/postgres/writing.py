@@ -6,6 +6,7 @@ from typing import Any
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
+from perdure.core.run.status import CLOSED
 from perdure.store import rows
 from perdure.store.interface import (
     Changes,
@@ -196,7 +197,7 @@ def _collect_run(run: Run, batches: Batches) -> None:
         _add(batches, "insert_run", (*row[:9], version, kept))
         if not run.is_closed:
             _add(batches, "insert_open", (run_id, status, version, owner, poll, state))
-    elif unsaved.was_closed:
+    elif unsaved.status in CLOSED:
         _add(batches, "hold_closed", (run_id, run.version))
         _add(batches, "close_run", (run_id, status, closed_at, version, state))
     else:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 def prepare_writer(connection: apsw.Connection) -> None:
     """Durable commits first; everything else is speed."""
     connection.set_busy_timeout(200)
+    keep_plans(connection)
     for setting in (
         "journal_mode=wal",
         "synchronous=full",
@@ -28,6 +29,14 @@ def prepare_writer(connection: apsw.Connection) -> None:
         "foreign_keys=off",
     ):
         connection.execute(f"pragma {setting}")
+
+
+def keep_plans(connection: apsw.Connection) -> None:
+    """Have each statement planned once, as tests have seen it.
+
+    Otherwise SQLite plans those with a limit anew whenever a value is bound.
+    """
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 def migrate(connection: apsw.Connection, package: str) -> None:

@@ -56,6 +56,7 @@ from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
+    keep_plans,
     migrate,
     note_clean_stop,
     prepare_writer,
@@ -105,6 +106,7 @@ class SqliteStore:
         self._reader = apsw.Connection(str(self._path), flags=flags)
         self._bulk_reader = apsw.Connection(str(self._path), flags=flags)
         for reader in (self._reader, self._bulk_reader):
+            keep_plans(reader)
             reader.set_busy_timeout(1000)
 
     async def close(self) -> None:
@@ -428,6 +430,8 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
     run_id = run.run_id
     if unsaved.created:
         batches["insert_run"].append(rows.run_row(run))
+    elif run.status is unsaved.status:
+        batches["update_state"].append((*rows.state_columns(run), run_id))
     else:
         batches["update_run"].append((*rows.changing_columns(run), run_id))
     if unsaved.rewritten is not None:

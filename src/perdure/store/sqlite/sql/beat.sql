@@ -104,6 +104,12 @@ update run
        state = :state
  where run_id = :run_id
 
+-- name: update_state
+-- What changes while the status stays: no index of closed runs or of their status is looked at.
+update run
+   set version = :version, task_owner = :task_owner, state = :state
+ where run_id = :run_id
+
 -- name: put_operation
 insert into operation (run_id, sequence, lease_owner, data)
 values (:run_id, :sequence, :lease_owner, :data)
