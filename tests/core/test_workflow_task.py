@@ -17,7 +17,13 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
 from perdure.core.run.lease import TaskState
-from perdure.core.run.state import WORKFLOW_TASK, Run, parse_task_id, workflow_task_id
+from perdure.core.run.state import (
+    WORKFLOW_TASK,
+    Run,
+    TaskRef,
+    parse_task_id,
+    workflow_task_id,
+)
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
 from tests.support.commands import activity, complete_run, condition, side_effect, timer
@@ -311,8 +317,8 @@ def test_a_task_id_names_its_run_and_its_place(story: Story) -> None:
 
     found = parse_task_id(workflow_task_id(run, run.task), "w")
 
-    assert found == (run.run_id, WORKFLOW_TASK, 1)
-    assert parse_task_id(f"{run.run_id}-a17", "a") == (run.run_id, 17, 17)
+    assert found == TaskRef(run.run_id, WORKFLOW_TASK, 1)
+    assert parse_task_id(f"{run.run_id}-a17", "a") == TaskRef(run.run_id, 17, 17)
 
 
 @pytest.mark.parametrize("text", ["", "x", "x-", "x-w", "x-wq", "x-a1", "x-w-1", f"x-w{10**12}"])

@@ -1,5 +1,7 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
+from functools import lru_cache
+
 from perdure.core.fleet.contract import (
     declared_validators,
     is_cooperative,
@@ -56,11 +58,10 @@ class Granting:
                 validators=declared_validators(worker, run.workflow_type),
                 cooperative=is_cooperative(worker),
                 prepares=prepares_local_activities(worker),
-                replay_mode=replay_mode(
-                    run,
-                    world.moment.now,
-                    worker.worker_id,
-                    keeps_histories=keeps_histories(worker),
+                replay_mode=(
+                    replay_mode(run, world.moment.now, worker.worker_id)
+                    if keeps_histories(worker)
+                    else None
                 ),
             )
             attempt = task.attempt
@@ -107,14 +108,18 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
         if not is_ready:
             continue
         if place == WORKFLOW_TASK:
-            key = QueueKey(run.namespace, run.queue, TASK_KINDS[run.dialect])
+            key = _queue_key(run.namespace, run.queue, TASK_KINDS[run.dialect])
             found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):
             kind, name = activity_place(run, activity)
-            found.append((place, QueueKey(run.namespace, activity.queue, kind), name))
+            found.append((place, _queue_key(run.namespace, activity.queue, kind), name))
     return found
+
+
+# Few queues have most of the tasks, and to find a tuple costs a third of making one.
+_queue_key = lru_cache(maxsize=1024)(QueueKey)
 
 
 def is_ready(run: Run, place: int) -> bool:

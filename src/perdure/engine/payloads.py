@@ -4,7 +4,7 @@ What names payloads is wrapped in `NamePayloads`: it is refused while one of the
 if it is done, they are kept from the same transaction on.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -58,26 +58,28 @@ async def find_uses(store: Store, namespace: str, reference_id: str, *, limit: i
 def note_uses(world: World) -> None:
     """Have it written down which payloads the runs of a beat name in what they write."""
     for run in world.touched.values():
-        texts = [text for text in _written(run) if MARK in text]
+        texts = [text for text in run.unsaved.events if MARK in text]
+        texts += [text for text in _kept(run) if MARK in text]
         if texts:
             found = {one.reference_id: None for text in texts for one in references_in(text)}
             world.follow_ups.append(NoteUses(run.namespace, run.run_id, list(found)))
 
 
-def _written(run: Run) -> Iterator[bytes]:
-    """What a run records, and what it keeps to record it later."""
+def _kept(run: Run) -> list[bytes]:
+    """What a run keeps to record it later."""
     unsaved = run.unsaved
-    yield from unsaved.events
+    kept: list[bytes] = []
     for position in unsaved.inbox:
         message = run.message_at(position)
         if message is not None and message.arguments is not None:
-            yield message.arguments
+            kept.append(message.arguments)
     for sequence in unsaved.operations:
         step = run.operations.get(sequence)
-        if step is not None:
-            yield from (held.payload for held in step.held)
+        if step is not None and (step.held or step.outcome is not None):
+            kept += [held.payload for held in step.held]
             if step.outcome is not None:
-                yield step.outcome.payload
+                kept.append(step.outcome.payload)
+    return kept
 
 
 class NoteUses(Operation):

@@ -1,10 +1,10 @@
 """Runs, operations and signals as bytes and back. The form is positional and only grows."""
 
 import contextlib
-from operator import attrgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import astuple
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.inbox import Message
@@ -32,8 +32,11 @@ def _state_field(name: str) -> tuple[str, Any, Any]:
 
 _State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], array_like=True)
 _state_decoder = msgspec.msgpack.Decoder(_State)
-_state_of = attrgetter(*STATE_FIELDS)
-_fixed_of = attrgetter(*ROW_FIELDS[: ROW_FIELDS.index("status")])
+# Where these stand among the fields of a run: taking them all and cutting costs less than names.
+_FIXED = slice(0, ROW_FIELDS.index("status"))
+_STATE = slice(len(ROW_FIELDS), len(ROW_FIELDS) + len(STATE_FIELDS))
+assert Run.__struct_fields__[: len(ROW_FIELDS)] == ROW_FIELDS
+assert Run.__struct_fields__[_STATE] == STATE_FIELDS
 _operation_decoder: msgspec.msgpack.Decoder[Operation] = msgspec.msgpack.Decoder(Operation)
 _message_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 _worker_decoder = msgspec.msgpack.Decoder(Worker)
@@ -55,7 +58,7 @@ _start_decoder = msgspec.json.Decoder(list[_StartEvent])
 
 def run_row(run: Run) -> tuple[Any, ...]:
     """The columns of a run, in the order of the table."""
-    return (*_fixed_of(run), *changing_columns(run))
+    return (*astuple(run)[_FIXED], *changing_columns(run))
 
 
 def changing_columns(run: Run) -> tuple[Any, ...]:
@@ -69,7 +72,7 @@ def state_columns(run: Run) -> tuple[Any, ...]:
     return (
         run.version,
         None if task is None or task.lease is None else task.lease.owner,
-        encode(_state_of(run)),
+        encode(astuple(run)[_STATE]),
     )
 
 

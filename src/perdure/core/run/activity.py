@@ -385,9 +385,13 @@ def end_backoff(run: Run, activity: Activity, now: int) -> None:
 
 
 def _attempt(activity: Activity) -> dict[str, Any]:
-    members = _identity(activity)
-    members["attempt_number"] = activity.attempt
-    return members
+    return {
+        "sequence": activity.sequence,
+        "activity_execution_id": activity.execution_id,
+        "activity_attempt_id": activity.attempt_id,
+        "activity_type": activity.activity_type,
+        "attempt_number": activity.attempt,
+    }
 
 
 def _identity(activity: Activity) -> dict[str, Any]:

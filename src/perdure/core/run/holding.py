@@ -24,8 +24,6 @@ def find_holder(run: Run, now: int) -> str | None:
     return None if holder is None or holder.until <= now else holder.worker_id
 
 
-def replay_mode(run: Run, now: int, worker_id: str, *, keeps_histories: bool) -> str | None:
-    """What a worker is told that takes the next task."""
-    if not keeps_histories:
-        return None
+def replay_mode(run: Run, now: int, worker_id: str) -> str:
+    """What a worker that keeps histories is told when it takes the next task."""
     return HIT_EXPECTED if find_holder(run, now) == worker_id else COLD

@@ -15,7 +15,7 @@ Metadata: TypeAlias = dict[str, Any]
 """Parallel-group members of a command, copied to every event of its operation."""
 
 
-class RetryPolicy(Struct, frozen=True):
+class RetryPolicy(Struct, frozen=True, omit_defaults=True):
     """`attempts_max` None means without end. The last backoff repeats; none means no delay."""
 
     attempts_max: int | None = 1
@@ -23,7 +23,7 @@ class RetryPolicy(Struct, frozen=True):
     non_retryable_types: list[str] = field(default_factory=list)
 
 
-class Held(Struct):
+class Held(Struct, omit_defaults=True):
     """An event that is decided but not yet in history. `failed` matters for terminal ones."""
 
     event_type: str
@@ -31,7 +31,7 @@ class Held(Struct):
     failed: bool = False
 
 
-class Step(Struct, kw_only=True):
+class Step(Struct, kw_only=True, omit_defaults=True):
     """What every open operation of a run has in common."""
 
     sequence: int
@@ -43,7 +43,7 @@ class Step(Struct, kw_only=True):
     detached: bool = False
 
 
-class ActivityTimeouts(Struct, frozen=True):
+class ActivityTimeouts(Struct, frozen=True, omit_defaults=True):
     """Lengths in seconds, as the command gave them."""
 
     schedule_to_start: int | None = None

@@ -8,7 +8,7 @@ as it may. It runs after every change of a run.
 from typing import Any
 
 from perdure.core.run.cancellation import is_unseen, let_request_in
-from perdure.core.run.history import held, raw, record, record_encoded
+from perdure.core.run.history import held, raw, record, record_encoded, with_metadata
 from perdure.core.run.inbox import Signal, StreamMessage, Update
 from perdure.core.run.lease import DELAYED, LEASED, READY
 from perdure.core.run.message_stream import message_members
@@ -43,13 +43,12 @@ def note(
     run: Run, moment: Moment, operation: Operation, event_type: str, payload: dict[str, Any]
 ) -> None:
     """Record a fact of an operation that does not end it, now or as soon as it may be seen."""
-    event = held(event_type, payload, operation)
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):
-        operation.held.append(event)
+        operation.held.append(held(event_type, payload, operation))
         release_later(run, operation.sequence)
     else:
-        record_encoded(run, moment, event.event_type, event.payload)
+        record(run, moment, event_type, with_metadata(payload, operation))
 
 
 def resolve(run: Run, operation: Operation, outcome: Held) -> None:

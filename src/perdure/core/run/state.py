@@ -5,10 +5,9 @@ history in the same breath. What is not yet on disk is listed in its `Unsaved` p
 writes exactly the difference. A run whose beat failed is thrown away and loaded again.
 """
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec import Struct, field
 
@@ -45,7 +44,7 @@ UPDATE: Final = TaskKind.UPDATE
 VALIDATION: Final = TaskKind.VALIDATION
 
 
-class WorkflowTask(Struct):
+class WorkflowTask(Struct, omit_defaults=True):
     """The one workflow task that a run may have pending or leased."""
 
     number: int
@@ -359,7 +358,7 @@ STATE_FIELDS = tuple(
 """Kept together in the row's state. Append only: the order is the stored form."""
 
 
-class TaskRef(NamedTuple):
+class TaskRef(Struct, frozen=True):
     """A task, named by its run and its place in it."""
 
     run_id: str
@@ -382,11 +381,12 @@ def validation_task_id(run: Run, task: WorkflowTask) -> str:
 
 def parse_task_id(task_id: str, kind: str) -> TaskRef | None:
     """The task that an id names, or nothing when it cannot be of that kind (`w`, `a` or `v`)."""
-    parts = _TASK_ID.fullmatch(task_id)
-    if parts is None or parts[2] != kind:
+    run_id, _, rest = task_id.partition("-")
+    digits = rest[1:]
+    if rest[:1] != kind or not digits.isdecimal() or len(digits) > _TASK_DIGITS_MAX:
         return None
-    number = int(parts[3])
-    return TaskRef(parts[1], number if kind == "a" else WORKFLOW_TASK, number)
+    number = int(digits)
+    return TaskRef(run_id, number if kind == "a" else WORKFLOW_TASK, number)
 
 
-_TASK_ID = re.compile(r"([^-]*)-([wav])(\d{1,11})")
+_TASK_DIGITS_MAX = 11

@@ -1,7 +1,5 @@
 """The workflow task of a run: at most one is pending or leased at any time."""
 
-from collections.abc import Callable, Mapping
-
 from perdure.core.fleet.routing import (
     cooperative_name,
     pass_name,
@@ -26,11 +24,11 @@ from perdure.core.run.deadline import arm
 from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity
+from perdure.core.run.push import Push
 from perdure.core.run.state import (
     PROGRESS,
     VALIDATION,
     WORKFLOW_TASK,
-    Dialect,
     Run,
     TaskKind,
     TaskReceipt,
@@ -102,11 +100,12 @@ def task_name(run: Run) -> str:
     """What the run's workflow task is looked for under by those who can take it."""
     if run.push is not None:
         return pass_name(run.workflow_type, run.push.pin)
-    task = run.task
+    name, task = run.workflow_type, run.task
     if task is not None and task.kind is VALIDATION:
-        name = validation_name(run.workflow_type, str(task.resume["update_name"]))
-        return routing_name(_for_capable(run, name), run.build_id)
-    return routing_name(workflow_name(run), run.build_id)
+        name = validation_name(name, str(task.resume["update_name"]))
+    if run.local_calls or run.cancellation is not None:
+        name = _for_capable(run, name)
+    return routing_name(name, run.build_id)
 
 
 def workflow_name(run: Run) -> str:
@@ -165,26 +164,20 @@ def lease_task(
     task.cooperative = cooperative
     task.replay_mode = replay_mode
     task.prepares = prepares
-    _ON_LEASE[run.dialect](run)
+    if run.push is not None:
+        _begin_pass(run, run.push)
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.lease.expires_at)
     return task
 
 
-def _begin_pass(run: Run) -> None:
+def _begin_pass(run: Run, push: Push) -> None:
     """A runner is to be told all that is known by now."""
-    assert run.push is not None
-    run.push.is_fresh = False
+    push.is_fresh = False
     run.status = RunStatus.RUNNING
-    if run.push.meters is not None:
+    if push.meters is not None:
         # If it has to come again, its budget is asked again.
-        run.push.meters.cleared = 0
-
-
-_ON_LEASE: Mapping[Dialect, Callable[[Run], None]] = {
-    Dialect.PULL: lambda run: None,
-    Dialect.PUSH: _begin_pass,
-}
+        push.meters.cleared = 0
 
 
 def require_lease(
@@ -194,7 +187,7 @@ def require_lease(
     if not 1 <= number <= run.task_count:
         raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
     task = run.task
-    if task is not None and (task.number, task.kind) == (number, VALIDATION):
+    if task is not None and task.kind is VALIDATION and task.number == number:
         raise TaskNotFound(f"task {number} of run {run.run_id} is no workflow task")
     if task is None or task.number != number or task.lease is None:
         if run.is_closed:
@@ -224,15 +217,13 @@ def find_receipt(
 ) -> TaskReceipt | None:
     """The recorded end of a task, or of a validation, when a report of it is repeated."""
     receipt = run.last_task
-    if receipt is not None and (receipt.outcome in VERDICTS) is not verdict:
+    if receipt is None or receipt.number != number:
         return None
-    if receipt is not None and (receipt.outcome in RELEASES or receipt.outcome == LOCAL_RELEASE):
+    if (receipt.owner, receipt.attempt) != (owner, attempt):
         return None
-    if receipt is None or (receipt.number, receipt.owner, receipt.attempt) != (
-        number,
-        owner,
-        attempt,
-    ):
+    if (receipt.outcome in VERDICTS) is not verdict:
+        return None
+    if receipt.outcome in RELEASES or receipt.outcome == LOCAL_RELEASE:
         return None
     return receipt
 
