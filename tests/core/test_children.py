@@ -4,10 +4,13 @@ import msgspec
 import pytest
 
 from perdure.core.limits import SECOND
+from perdure.core.run.child import child_closed
 from perdure.core.run.lease import TaskState
+from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Child
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
+from perdure.identity import IdSource
 from tests.support.commands import (
     ARGUMENTS,
     RESULT,
@@ -187,6 +190,7 @@ def test_some_children_are_not_tried_again(story: Story, run: Run, why: str) -> 
         story.later(seconds=60)
 
     assert story.types(run)[-1] in ("ChildRunFailed", "ChildRunCancelled")
+    assert story.types(run).count("ChildRunStarted") == 1
 
 
 def test_the_execution_deadline_spans_all_tries_and_the_run_deadline_none(
@@ -225,6 +229,15 @@ def test_a_parent_waits_for_the_end_of_the_chain(story: Story, run: Run) -> None
 
     assert story.types(run).count("ChildRunCompleted") == 1
     assert run.task is not None
+
+
+def test_a_link_of_the_chain_that_is_over_tells_the_parent_nothing(story: Story, run: Run) -> None:
+    story.work(run, child())
+    first = story.child_of(run, 1)
+    story.work(first, continue_as_new())
+
+    with story.unchanged():
+        child_closed(run, Moment(story.clock.now(), IdSource(story.clock.now, 2)), first, RESULT)
 
 
 # The parent closes first ------------------------------------------------------------------------

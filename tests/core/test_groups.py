@@ -157,6 +157,18 @@ def test_a_group_that_is_not_complete_is_refused(
         story.complete(run, *_without(commands, missing))
 
 
+def test_a_group_with_more_members_than_it_says_is_refused(story: Story, run: Run) -> None:
+    """It would wake its run before they ended."""
+    commands = in_parallel(activity(), activity())
+    for command in commands:
+        for entry in getattr(command, "path", ()):
+            entry["parallel_group_size"] = 1
+    story.lease(run)
+
+    with story.refused(InvalidCommands):
+        story.complete(run, *commands)
+
+
 def test_a_group_with_something_between_its_members_is_refused(story: Story, run: Run) -> None:
     first, second = in_parallel(activity(), activity())
     story.lease(run)

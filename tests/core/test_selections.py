@@ -152,6 +152,29 @@ def test_a_late_loser_wakes_the_run_again(story: Story, run: Run) -> None:
     assert "parallel_group_path" in story.last(run, "ActivityCompleted")
 
 
+def test_a_list_that_lost_wakes_the_run_with_its_first_failed_leaf(story: Story, run: Run) -> None:
+    story.work(run, *in_selection({"fast": timer(1), "pair": [activity("a"), activity("b")]}))
+    story.later(seconds=1)
+    story.work(run)
+
+    story.lease_activity(run, 2)
+    story.fail_activity(run, 2)
+
+    assert run.task is not None
+    assert run.task.resume["workflow_sequence"] == 2
+
+
+def test_of_two_members_that_are_due_the_earlier_one_wins(story: Story, run: Run) -> None:
+    """Nobody looked in between, as when the server was away."""
+    story.work(run, *in_selection({"late": timer(30), "early": timer(10)}))
+
+    story.clock.jump(seconds=60)
+    story.fire()
+
+    (resolved,) = _resolved(story, run)
+    assert resolved.payload["member_key"] == "early"
+
+
 def test_losers_do_not_keep_the_code_from_going_on(story: Story, run: Run) -> None:
     story.work(run, *in_selection({"fast": timer(1), "slow": activity()}))
     story.later(seconds=1)

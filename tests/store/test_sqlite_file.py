@@ -113,6 +113,17 @@ def query_parameters(connection: apsw.Connection, query: str) -> int:
     return apsw.ext.query_info(connection, query).bindings_count
 
 
+def test_what_was_committed_is_on_the_disk_and_not_on_its_way(path: Path) -> None:
+    """WAL alone would lose acknowledged commits with the power; whoever writes waits for fsync."""
+    with Keep.sqlite(path).opened() as store:
+        assert isinstance(store, SqliteStore)
+        assert store._writer.pragma("synchronous") == 2
+        assert store._writer.pragma("journal_mode") == "wal"
+        for reader in (store._reader, store._bulk_reader):
+            assert reader is not store._writer
+            assert reader.readonly("main")
+
+
 # The lock ---------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,7 @@ class Answer:
         assert list(body["errors"]) == [field], body["errors"]
         assert body["validation_errors"] == body["errors"]
         assert all(isinstance(text, str) and text for text in body["errors"][field])
+        assert field in body["message"], "clients show the message alone"
         return body
 
 

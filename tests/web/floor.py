@@ -42,6 +42,7 @@ class Floor:
             ("POST", "/echo", self.echo),
             ("GET", "/large", self.large),
             ("GET", "/broken", self.broken),
+            ("GET", "/unspeakable", self.unspeakable),
             ("GET", "/turning", self.turning),
             ("GET", "/wait/{name}", self.wait),
             ("POST", "/wait/{name}", self.wait),
@@ -81,6 +82,9 @@ class Floor:
 
     async def broken(self, request: Request) -> Response:
         raise ValueError("a secret of the inside")
+
+    async def unspeakable(self, request: Request) -> Response:
+        raise HttpError(409, "odd", "what goes with it cannot be said", {"secret": object()})
 
     async def wait(self, request: Request) -> Response:
         """Answers when it is released, or when its client has left."""

@@ -340,18 +340,20 @@ def test_a_body_is_asked_for_only_when_its_request_is_next(floor: Floor) -> None
     assert stream.read_answer().ok() == {"waited": "first"}
 
 
+@pytest.mark.parametrize("path", ["/broken", "/unspeakable"])
 def test_a_broken_handler_is_a_500_that_tells_nothing_and_is_logged(
-    floor: Floor, caplog: pytest.LogCaptureFixture
+    floor: Floor, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
+    """So is a refusal that cannot be put into words: nobody is left waiting."""
     stream = floor.connect()
 
     with caplog.at_level(logging.ERROR):
-        stream.send(request("/broken", method="GET"))
+        stream.send(request(path, method="GET"))
         answer = stream.read_answer()
 
     answer.refused(500, "server_error")
     assert b"secret" not in answer.content
-    assert "GET /broken is broken" in caplog.text
+    assert f"GET {path} is broken" in caplog.text
     stream.send(request(body=b"1"))
     stream.read_answer().ok()
 

@@ -249,6 +249,8 @@ def test_a_failure_may_be_a_timeout(wire: Wire, attempt: Json) -> None:
         ({"message": "x", "type": 5}, "failure.type"),
         ({"message": "x", "code": []}, "failure.code"),
         ({"message": "x", "non_retryable": "maybe"}, "failure.non_retryable"),
+        ({"message": "x", "kind": "bad luck"}, "failure.kind"),
+        ({"message": "x", "kind": "timeout", "timeout_type": "lunch"}, "failure.timeout_type"),
     ],
 )
 def test_a_failure_that_makes_no_sense_is_refused(
@@ -302,6 +304,33 @@ def test_a_repeated_failure_that_is_tried_again_gets_the_recorded_outcome(wire: 
     wire.take("activity", "w2")
     with wire.nothing_changes():
         assert report(wire, attempt, "fail").ok()["outcome"] == "failed"
+
+
+@pytest.mark.parametrize("policy", [{"max_attempts": 1}, RETRY], ids=["for good", "tried again"])
+def test_a_repeated_failure_that_was_a_timeout_gets_the_recorded_outcome(
+    wire: Wire, policy: Json
+) -> None:
+    attempt = an_attempt(wire, retry_policy=policy)
+    failure = {"message": "slow", "kind": "timeout", "timeout_type": "start_to_close"}
+    report(wire, attempt, "fail", failure=failure).ok()
+
+    with wire.nothing_changes():
+        body = report(wire, attempt, "fail", failure=failure).ok()
+    assert (body["outcome"], body["recorded"]) == ("failed", True)
+
+
+@pytest.mark.parametrize("policy", [{"max_attempts": 1}, RETRY], ids=["for good", "tried again"])
+@pytest.mark.parametrize("verb", ["complete", "fail"])
+def test_a_report_of_an_attempt_that_timed_out_here_is_stale(
+    wire: Wire, policy: Json, verb: str
+) -> None:
+    """That the attempt has failed is written; this report of it is not."""
+    attempt = an_attempt(wire, start_to_close_timeout=5, retry_policy=policy)
+    wire.advance(seconds=5)
+    with wire.nothing_changes():
+        body = report(wire, attempt, verb).refused(409, "stale_attempt")
+    assert body["recorded"] is False
+    assert body["activity_attempt_id"] == attempt["activity_attempt_id"]
 
 
 @pytest.mark.parametrize(("first", "then"), [("complete", "fail"), ("fail", "complete")])

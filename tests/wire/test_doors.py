@@ -239,13 +239,13 @@ def test_numbers_that_do_not_fit_the_disk_are_422_wherever_they_stand(
                 "/register", {**worker, "max_concurrent_workflow_tasks": number}
             ),
             "process_metrics": wire.worker(
-                "/register", {**worker, "process_metrics": {"process_id": number}}
+                "/register", {**worker, "process_metrics": {"load": number}}
             ),
             "workflow_command_contracts": wire.worker(
                 "/register", {**worker, "workflow_command_contracts": {"Order": number}}
             ),
             "task_slots": wire.worker(
-                "/heartbeat", {"worker_id": "w1", "task_slots": {"workflow_available": number}}
+                "/heartbeat", {"worker_id": "w1", "task_slots": {"other": number}}
             ),
             "commands.0.version": command(
                 type="record_version_marker",

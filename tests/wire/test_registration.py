@@ -96,6 +96,11 @@ def test_a_registration_that_makes_no_sense_is_refused_by_field(
         ({"supported_workflow_types": ["Order", ""]}, "supported_workflow_types.1"),
         ({"supported_activity_types": ["x" * 256]}, "supported_activity_types.0"),
         ({"capabilities": ["a", 5]}, "capabilities.1"),
+        ({"task_slots": {"workflow_available": -1}}, "task_slots.workflow_available"),
+        ({"task_slots": {"session_available": "all"}}, "task_slots.session_available"),
+        ({"process_metrics": {"cpu_percent": -0.1}}, "process_metrics.cpu_percent"),
+        ({"process_metrics": {"host": "x" * 256}}, "process_metrics.host"),
+        ({"process_metrics": {"process_started_at": 5}}, "process_metrics.process_started_at"),
     ],
 )
 def test_members_of_lists_are_refused_by_their_place(
@@ -133,6 +138,18 @@ def test_a_live_worker_may_not_change_a_definition(wire: Wire) -> None:
     wire.worker(
         "/register", worker(workflow_definition_fingerprints={"Order": "sha256:other"})
     ).refused(409, "workflow_definition_changed")
+
+
+def test_the_definition_of_a_type_that_a_worker_no_longer_has_may_change(wire: Wire) -> None:
+    """It has it still if it does not say what it has."""
+    other = {"workflow_definition_fingerprints": {"Order": "sha256:other"}}
+    wire.register(workflow_definition_fingerprints={"Order": FINGERPRINT})
+
+    wire.register(supported_workflow_types=None)
+    wire.worker("/register", worker(**other)).refused(409, "workflow_definition_changed")
+
+    wire.register(supported_workflow_types=["Child"])
+    wire.worker("/register", worker(**other)).ok(201)
 
 
 def test_a_worker_that_was_long_silent_may_come_back_with_another_definition(wire: Wire) -> None:
@@ -206,6 +223,8 @@ def test_a_heartbeat_is_acknowledged(wire: Wire) -> None:
     assert (body["heartbeat_interval_seconds"], body["stale_after_seconds"]) == (20, 60)
     kept = wire.worker("/heartbeat", {"worker_id": "w1"}).ok()
     assert kept["heartbeat_interval_seconds"] == 20
+    known = wire.server.engine.workers["default", "w1"]
+    assert (known.task_slots, known.process_metrics) == ({"workflow_available": 3}, PROCESS)
 
 
 def test_heartbeats_keep_a_worker_alive(wire: Wire) -> None:
@@ -224,6 +243,14 @@ def test_heartbeats_keep_a_worker_alive(wire: Wire) -> None:
         ({}, "worker_id"),
         ({"worker_id": ""}, "worker_id"),
         ({"worker_id": "w1", "task_slots": 5}, "task_slots"),
+        (
+            {"worker_id": "w1", "task_slots": {"activity_available": -1}},
+            "task_slots.activity_available",
+        ),
+        (
+            {"worker_id": "w1", "process_metrics": {"memory_bytes": "much"}},
+            "process_metrics.memory_bytes",
+        ),
         ({"worker_id": "w1", "heartbeat_interval_seconds": 0}, "heartbeat_interval_seconds"),
     ],
 )

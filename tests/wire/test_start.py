@@ -240,10 +240,22 @@ def test_use_existing_returns_the_open_run(wire: Wire) -> None:
     first = wire.start("order-1", business_key="B-7")
 
     with wire.nothing_changes():
-        body = start(wire, workflow_id="order-1", duplicate_policy="use-existing").ok()
+        body = start(
+            wire, workflow_id="order-1", task_queue="other", duplicate_policy="use-existing"
+        ).ok()
 
     assert body["outcome"] == "returned_existing_active"
     assert (body["run_id"], body["business_key"]) == (first["run_id"], "B-7")
+    assert (body["status"], body["task_queue"]) == ("pending", first["task_queue"])
+
+
+def test_use_existing_does_not_pass_off_one_workflow_as_another(wire: Wire) -> None:
+    wire.start("order-1")
+    with wire.nothing_changes():
+        body = start(
+            wire, workflow_id="order-1", workflow_type="Refund", duplicate_policy="use-existing"
+        ).invalid("workflow_type")
+    assert "Order" in body["message"]
 
 
 def test_an_id_is_never_started_twice_not_even_when_its_run_is_closed(wire: Wire) -> None:

@@ -76,6 +76,8 @@ def test_a_task_that_does_not_exist_is_404(wire: Wire, verb: str, task: Json) ->
         ):
             body = report(wire, {**task, "task_id": task_id}, verb).refused(404, "task_not_found")
             assert body["task_id"] == task_id.replace("%20", " ")
+            assert body["workflow_task_attempt"] == 1
+            assert body.get("recorded") is (False if verb in ("complete", "fail") else None)
 
 
 @pytest.mark.parametrize("verb", ["heartbeat", "history"])
@@ -113,6 +115,7 @@ def test_a_run_that_was_stopped_refuses_the_work_on_it(
     status = stop_reason.removeprefix("run_")
     expected = {
         "task_id": task["task_id"],
+        "workflow_task_attempt": 1,
         "stop_reason": stop_reason,
         "cancel_requested": cancel_requested,
         "can_continue": False,
@@ -380,6 +383,8 @@ def test_commands_that_cannot_be_applied_as_a_whole_are_refused_as_a_whole(
         (start_timer(-1), "delay_seconds"),
         ({"type": "start_child_workflow"}, "workflow_type"),
         (start_child(parent_close_policy="adopt"), "parent_close_policy"),
+        (start_child(cancellation_policy="later"), "cancellation_policy"),
+        (schedule_activity(cancellation_policy="later"), "cancellation_policy"),
         (
             start_child(run_timeout_seconds=5, execution_timeout_seconds=4),
             "run_timeout_seconds",

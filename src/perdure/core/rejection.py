@@ -20,7 +20,7 @@ class InvalidRequest(Rejection):
     reason = "validation_failed"
 
     def __init__(self, field: str, message: str) -> None:
-        super().__init__(message, errors={field: [message]})
+        super().__init__(f"{field}: {message}", errors={field: [message]})
 
 
 # Finding things.

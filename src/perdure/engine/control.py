@@ -5,6 +5,7 @@ from msgspec import Struct
 from perdure.core.fleet.contract import Place, argument_errors, is_unknown
 from perdure.core.rejection import (
     DuplicateNotAllowed,
+    InvalidRequest,
     InvalidSignalArguments,
     RequestIdConflict,
     UnknownSignal,
@@ -24,6 +25,7 @@ class Started(Struct, frozen=True):
 
     run_id: str
     workflow_type: str
+    queue: str
     status: str
     business_key: str | None
     is_new: bool
@@ -53,9 +55,15 @@ class StartWorkflow(Operation):
             world.opened(run)
             return _started(run, is_new=True)
         if self._use_existing and not existing.is_closed and existing.hosted is None:
+            if existing.workflow_type != self._request.workflow_type:
+                raise InvalidRequest(
+                    "workflow_type",
+                    f"workflow {existing.workflow_id} runs as {existing.workflow_type}",
+                )
             return _started(existing, is_new=False)
         raise DuplicateNotAllowed(
             f"workflow {existing.workflow_id} was started already",
+            workflow_id=existing.workflow_id,
             run_id=existing.run_id,
             workflow_type=existing.workflow_type,
             outcome="rejected_duplicate",
@@ -64,7 +72,9 @@ class StartWorkflow(Operation):
 
 
 def _started(run: Run, *, is_new: bool) -> Started:
-    return Started(run.run_id, run.workflow_type, run.status.value, run.business_key, is_new)
+    return Started(
+        run.run_id, run.workflow_type, run.queue, run.status.value, run.business_key, is_new
+    )
 
 
 class CommandTarget(Struct, frozen=True, kw_only=True):

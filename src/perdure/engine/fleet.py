@@ -61,13 +61,14 @@ class LeaseRecovery(Operation):
 class RegisterWorker(LeaseRecovery):
     """A worker introduces itself. Another process under a known id frees what the first held."""
 
-    __slots__ = ("_offered", "_token")
+    __slots__ = ("_offered", "_tells_types", "_token")
     name = "register_worker"
 
-    def __init__(self, offered: Worker, token: str) -> None:
+    def __init__(self, offered: Worker, token: str, *, tells_types: bool = True) -> None:
         super().__init__(offered.namespace, offered.worker_id)
         self._offered = offered
         self._token = token
+        self._tells_types = tells_types
 
     def decide(self, world: World) -> Worker:
         now = world.moment.now
@@ -78,7 +79,9 @@ class RegisterWorker(LeaseRecovery):
         if known is None:
             world.require_room_for_worker()
         else:
-            offered.fingerprints = require_same_definitions(known, offered, now)
+            offered.fingerprints = require_same_definitions(
+                known, offered, now, tells_types=self._tells_types
+            )
             same = known.process_identity()
             if same is None or same != offered.process_identity():
                 self.release_leases(world)

@@ -74,6 +74,12 @@ class Application:
             error = self._explain(request, error)
         return surface.refuse(request, error)
 
+    def last_word(self, request: Request, error: Exception) -> Response:
+        """The answer when a refusal could not be put into words: any shape, but an answer."""
+        told = self._explain(request, error)
+        body = b'{"message":"%b","reason":"%b"}'
+        return Response(500, body % (told.message.encode(), told.reason.encode()))
+
     def _explain(self, request: Request, error: BaseException) -> HttpError:
         translated = self._translate(error) if isinstance(error, Exception) else None
         if translated is None:

@@ -80,7 +80,11 @@ class Exchange:
             self._finish(response)
 
     def _refuse(self, error: BaseException) -> None:
-        self._finish(self._app.refuse(self._request, self._surface, error))
+        try:
+            response = self._app.refuse(self._request, self._surface, error)
+        except Exception as broken:
+            response = self._app.last_word(self._request, broken)
+        self._finish(response)
 
     def _finish(self, response: Response) -> None:
         request = self._request

@@ -59,8 +59,13 @@ class Worker(Struct):
         return None if None in values else values
 
 
-def require_same_definitions(known: Worker, offered: Worker, now: int) -> dict[str, str]:
-    """The fingerprints after a re-registration. A live worker may not change a definition."""
+def require_same_definitions(
+    known: Worker, offered: Worker, now: int, *, tells_types: bool = True
+) -> dict[str, str]:
+    """The fingerprints after a re-registration. A live worker may not change a definition.
+
+    Those of types that it still has are kept, and all of them if it does not tell its types.
+    """
     if not known.is_active(now):
         return offered.fingerprints
     for workflow_type, fingerprint in offered.fingerprints.items():
@@ -71,7 +76,9 @@ def require_same_definitions(known: Worker, offered: Worker, now: int) -> dict[s
                 workflow_type=workflow_type,
                 remediation="restart the worker under a new worker id",
             )
-    kept = {k: v for k, v in known.fingerprints.items() if k in offered.workflow_types}
+    kept = known.fingerprints
+    if tells_types:
+        kept = {k: v for k, v in kept.items() if k in offered.workflow_types}
     return {**kept, **offered.fingerprints}
 
 

@@ -33,6 +33,27 @@ def shaped(request: Request, error: HttpError) -> HttpError:
     return error
 
 
+_REPORTS = (b"/complete", b"/fail")
+_ID_LENGTH_MAX = 255
+_DECIDED = frozenset({404, 409, 422})
+"""Refusals after which nothing is on disk; of others that is not known."""
+
+
+def refused_report(request: Request, error: HttpError) -> dict[str, Any]:
+    """What a refusal repeats of a report on a task, and that nothing came of it."""
+    told = _told(request)
+    members: dict[str, Any] = {}
+    match told.get("workflow_task_attempt"):
+        case int(number) if 0 < number < 2**31:
+            members["workflow_task_attempt"] = number
+    match told.get("activity_attempt_id"):
+        case str(attempt_id) if len(attempt_id) <= _ID_LENGTH_MAX:
+            members["activity_attempt_id"] = attempt_id
+    if error.status in _DECIDED and request.path.endswith(_REPORTS):
+        members["recorded"] = False
+    return members
+
+
 def _crowded(request: Request, error: HttpError) -> HttpError:
     poll, told = _POLLS.get(request.path.removeprefix(_PREFIX)), _told(request)
     if poll is None or not told.get("task_queue"):
@@ -108,10 +129,10 @@ def _identity(request: Request, told: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _told(request: Request) -> dict[str, Any]:
-    """The body of a request that was read before, or nothing."""
+    """The body of a request, or nothing if it makes no sense."""
     try:
         told = msgspec.json.decode(request.body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return {}
     return told if isinstance(told, dict) else {}
 

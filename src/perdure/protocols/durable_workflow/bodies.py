@@ -158,6 +158,38 @@ class WorkerHeartbeatBody(Body):
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
 
 
+Amount = Annotated[float, Meta(ge=0)]
+
+
+class TaskSlots(Struct):
+    """How much more a worker can take."""
+
+    workflow_available: Count | None = None
+    activity_available: Count | None = None
+    session_available: Count | None = None
+
+
+class ProcessMetrics(Struct):
+    """How the process of a worker is, and which one it is."""
+
+    cpu_percent: Amount | None = None
+    memory_bytes: Amount | None = None
+    process_uptime_seconds: Amount | None = None
+    process_id: Amount | None = None
+    host: OptionalName = None
+    process_started_at: Annotated[str, Meta(max_length=64)] | None = None
+
+
+def check_vitals(body: RegisterBody | WorkerHeartbeatBody) -> None:
+    """Refuse slots and metrics that make no sense; members that nobody knows are kept."""
+    told = ((body.task_slots, TaskSlots), (body.process_metrics, ProcessMetrics))
+    for name, (value, kind) in zip(("task_slots", "process_metrics"), told, strict=True):
+        try:
+            msgspec.convert(value or {}, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise invalid(error, name) from None
+
+
 class DeregisterBody(Body):
     registration_token: Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -273,6 +305,20 @@ class CompleteActivityBody(AttemptLease):
     result: Absent = UNSET
 
 
+FailureKind = Literal[
+    "application",
+    "timeout",
+    "cancellation",
+    "malformed_output",
+    "handler_crash",
+    "decode_failure",
+    "unsupported_payload",
+]
+TimeoutType = Literal[
+    "schedule_to_start", "start_to_close", "schedule_to_close", "heartbeat", "deadline_exceeded"
+]
+
+
 class ActivityFailure(Struct):
     message: str
     type: str | None = None
@@ -281,8 +327,8 @@ class ActivityFailure(Struct):
     stack_trace: str | None = None
     non_retryable: bool | None = None
     retryable: bool | None = None
-    kind: str | None = None
-    timeout_type: str | None = None
+    kind: FailureKind | None = None
+    timeout_type: TimeoutType | None = None
     cancelled: bool | None = None
     details: Absent = UNSET
 

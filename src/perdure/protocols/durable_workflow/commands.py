@@ -1,6 +1,6 @@
 """Workflow-task commands: from the wire to the core."""
 
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any, Literal, assert_never
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -36,6 +36,7 @@ from perdure.protocols.durable_workflow.tracing import read_carrier
 Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
 
 Payload = Raw | UnsetType
+CancellationPolicy = Literal["try_cancel", "wait_cancellation_completed", "abandon"]
 
 
 class WireRetryPolicy(Struct):
@@ -79,7 +80,7 @@ class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
     schedule_to_start_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
-    cancellation_policy: str | None = None
+    cancellation_policy: CancellationPolicy | None = None
     worker_session: TermsBody | None = None
 
 
@@ -94,7 +95,7 @@ class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
     queue: OptionalName = None
     task_queue: OptionalName = None
     parent_close_policy: str | None = None
-    cancellation_policy: str | None = None
+    cancellation_policy: CancellationPolicy | None = None
     retry_policy: WireRetryPolicy | None = None
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None

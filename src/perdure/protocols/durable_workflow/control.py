@@ -106,7 +106,7 @@ class ControlPlane:
             "run_id": started.run_id,
             "workflow_type": started.workflow_type,
             "namespace": request.namespace,
-            "task_queue": wanted.queue,
+            "task_queue": started.queue,
             "status": started.status,
             "business_key": started.business_key,
             "payload_codec": "avro",

@@ -9,8 +9,9 @@ from perdure.store.interface import Store
 
 
 class _Payload(Struct):
-    sequence: int | None = None
     activity_attempt_id: str | None = None
+    timeout_kind: str | None = None
+    message: str | None = None
 
 
 class _Event(Struct):
@@ -24,12 +25,17 @@ _payload_decoder = msgspec.json.Decoder(_Payload)
 _OUTCOMES = {
     "ActivityCompleted": "completed",
     "ActivityFailed": "failed",
+    "ActivityTimedOut": "failed",
     "ActivityRetryScheduled": "failed",
 }
 
 
-async def find_recorded_outcome(store: Store, ref: AttemptRef) -> str | None:
-    """`completed`, `failed` or nothing. Slow, and only asked when a report comes twice."""
+async def find_recorded_outcome(store: Store, ref: AttemptRef, message: str | None) -> str | None:
+    """`completed`, `failed` or nothing. Slow, and only asked when a report comes twice.
+
+    `message` is that of a failure: a time-out is found only under the words of the report, for
+    most of them are ours, and then the report was not taken.
+    """
     run = await store.read_run(ref.run_id)
     if run is None or run.namespace != ref.namespace:
         return None
@@ -39,12 +45,18 @@ async def find_recorded_outcome(store: Store, ref: AttemptRef) -> str | None:
         for decided in (*operation.held, operation.outcome):
             if decided is None or decided.event_type not in _OUTCOMES:
                 continue
-            if _payload_decoder.decode(decided.payload).activity_attempt_id == ref.attempt_id:
+            if _tells_of(_payload_decoder.decode(decided.payload), ref, message):
                 return _OUTCOMES[decided.event_type]
     for encoded in await store.read_history(ref.run_id, 0, HISTORY_EVENTS_MAX * 2):
         if ref.attempt_id.encode() not in encoded:
             continue
         event = _decoder.decode(encoded)
-        if event.payload.activity_attempt_id == ref.attempt_id and event.event_type in _OUTCOMES:
+        if event.event_type in _OUTCOMES and _tells_of(event.payload, ref, message):
             return _OUTCOMES[event.event_type]
     return None
+
+
+def _tells_of(payload: _Payload, ref: AttemptRef, message: str | None) -> bool:
+    if payload.activity_attempt_id != ref.attempt_id:
+        return False
+    return payload.timeout_kind is None or payload.message == message

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.rejection import Rejection
-from perdure.protocols.durable_workflow.backpressure import shaped
+from perdure.protocols.durable_workflow.backpressure import refused_report, shaped
 from perdure.protocols.durable_workflow.manifests import (
     CONTROL_PLANE_VERSION,
     RESPONSE_CONTRACT_FIELDS,
@@ -203,7 +203,7 @@ class WorkerSurface:
         if "errors" in body:
             body["validation_errors"] = body["errors"]
         if "task_id" in request.params:
-            body.setdefault("task_id", request.params["task_id"])
+            body = {"task_id": request.params["task_id"], **refused_report(request, error), **body}
         response = self.answer(error.status, body)
         response.headers = (*self._HEADERS, *error.headers)
         return response

@@ -150,6 +150,7 @@ class WorkerPlane:
         if {COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES} & set(body.capabilities or ()):
             require_cooperative_protocol(request)
         _check_told(body, "workflow_command_contracts", "capability_manifest")
+        bodies.check_vitals(body)
         _check_told(body, "task_slots", "process_metrics")
         require_own_signals(body.workflow_command_contracts or {})
         offered = Worker(
@@ -175,7 +176,10 @@ class WorkerPlane:
             process_metrics=body.process_metrics or {},
             heartbeat_interval_seconds=body.heartbeat_interval_seconds,
         )
-        worker: Worker = await self._engine.submit(RegisterWorker(offered, self._ids.token()))
+        tells_types = body.supported_workflow_types is not None
+        worker: Worker = await self._engine.submit(
+            RegisterWorker(offered, self._ids.token(), tells_types=tells_types)
+        )
         return self._surface.answer(
             201,
             {
@@ -193,6 +197,7 @@ class WorkerPlane:
 
     async def heartbeat_worker(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.WorkerHeartbeatBody)
+        bodies.check_vitals(body)
         _check_told(body, "task_slots", "process_metrics")
         report = WorkerReport(
             task_slots=body.task_slots,
@@ -421,16 +426,22 @@ class WorkerPlane:
         if result is not None:
             (require_plain if plain else require_envelope)(result, "result")
         operation = CompleteActivity(ref, result, plain=plain)
-        return await self._report_outcome(request, ref, operation, "completed")
+        return await self._report_outcome(request, ref, operation, "completed", None)
 
     async def fail_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.FailActivityBody)
         ref = attempt_ref(request, body)
-        operation = FailActivity(ref, _reported(body.failure))
-        return await self._report_outcome(request, ref, operation, "failed")
+        failure = _reported(body.failure)
+        operation = FailActivity(ref, failure)
+        return await self._report_outcome(request, ref, operation, "failed", failure.message)
 
     async def _report_outcome(
-        self, request: Request, ref: AttemptRef, operation: AttemptOperation, outcome: str
+        self,
+        request: Request,
+        ref: AttemptRef,
+        operation: AttemptOperation,
+        outcome: str,
+        message: str | None,
     ) -> Response:
         next_task_id = None
         try:
@@ -438,7 +449,7 @@ class WorkerPlane:
             next_task_id = recorded.next_task_id
         except (StaleAttempt, RunClosed, RunCancelled, RunTerminated):
             # A report that was taken before gets its answer again.
-            known = await _apart(find_recorded_outcome(self._engine.store, ref))
+            known = await _apart(find_recorded_outcome(self._engine.store, ref, message))
             if known != outcome:
                 raise
         return self._surface.answer(
