@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-from perdure.web.server import HEAD_BYTES_MAX, PIPELINED_MAX
+from perdure.web.server import HEAD_BYTES_MAX, IDLE_SWEEPS, PIPELINED_MAX
 from tests.web.floor import BODY_BYTES_MAX, LARGE_BYTES, Floor, request
 
 CHUNKED = "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
@@ -28,6 +28,27 @@ def test_a_handler_may_let_the_loop_turn(floor: Floor) -> None:
     stream = floor.connect()
     stream.send(request("/turning", method="GET"))
     assert stream.read_answer().ok() == {}
+
+
+def test_only_a_silent_connection_is_swept_away(floor: Floor) -> None:
+    silent, busy, talking = floor.connect(), floor.connect(), floor.connect()
+    busy.send(request("/wait/long", method="GET"))
+    for stream in (silent, talking):
+        stream.send(request(body=b"1"))
+        stream.read_answer().ok()
+    floor.loop.until(lambda: "long" in floor.waiting)
+
+    for _ in range(IDLE_SWEEPS):
+        floor.connections.close_silent()
+    talking.send(request(body=b"2"))
+    talking.read_answer().ok()
+    floor.connections.close_silent()
+
+    assert silent.read_to_end() == b""
+    talking.send(request(body=b"3"))
+    assert talking.read_answer().ok()["body"] == "3"
+    floor.release("long")
+    assert busy.read_answer().ok() == {"waited": "long"}
 
 
 def test_pipelined_requests_are_answered_in_their_order(floor: Floor) -> None:

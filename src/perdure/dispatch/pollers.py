@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PARKED_POLLS_MAX
@@ -30,6 +30,7 @@ class ParkedPoller(Struct, eq=False):
     page_size: int
     poll_id: str | None
     on_abandoned: "Callable[[ParkedPoller, Delivery], None]"
+    answer: Reply
     # Whether it waits only until somebody has looked at what is ready now.
     is_hasty: bool = False
     # Whether it may be given activities of worker sessions.
@@ -42,7 +43,8 @@ class ParkedPoller(Struct, eq=False):
     validations: bool = False
     lent_to: str | None = None
     number: int = 0
-    answer: Reply = field(default_factory=Reply)
+    # When its time is up, by the clock of the loop.
+    ends_at: float = 0.0
 
     @property
     def is_elsewhere(self) -> bool:

@@ -21,12 +21,14 @@ from perdure.dispatch.delivery import (
     deliver_again,
     deliver_to_poll,
 )
+from perdure.dispatch.patience import Patience
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
 from perdure.dispatch.yards import Yard
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
+from perdure.engine.reply import Reply
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
 from perdure.store.interface import PollLease, QueueKey, SharedStore
 
@@ -101,6 +103,8 @@ class Polling:
         self._inherited: set[tuple[str, str]] = set()
         yard.connect(self.look)
         self._crowded: dict[QueueKey, int] = {}
+        # By the length of polls, in microseconds. Whole seconds up to a minute, so they are few.
+        self._patience: dict[int, Patience] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
     async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
@@ -122,6 +126,7 @@ class Polling:
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
+            answer=Reply(loop=self._engine.loop),
             is_hasty=poll.timeout == 0,
             takes_sessions=poll.sessions,
             progress=poll.progress,
@@ -135,8 +140,8 @@ class Polling:
         delivery: Delivery | None = None
         answered = poller.answer
         # A poll with no time waits until the engine has looked at what is ready; see the yard.
-        seconds = poll.timeout / SECOND or _HASTY_SECONDS_MAX
-        timer = asyncio.get_running_loop().call_later(seconds, poller.time_is_up)
+        patience = self._patience.get(poll.timeout) or self._patience_for(poll.timeout)
+        patience.begin(poller)
         watch(answered.cancel)
         try:
             delivery = await answered
@@ -144,7 +149,7 @@ class Polling:
             # Its time is up, its client has left, or the server is to stop.
             pass
         finally:
-            timer.cancel()
+            patience.end(poller)
             if delivery is None:
                 # Who was given something has been taken away for it.
                 self._yard.leave(poller)
@@ -216,6 +221,10 @@ class Polling:
         if not any_left:
             self._inherited.discard((poll.namespace, poll.worker_id))
         return None if found is None else PollAnswer(PollStatus.LEASED, found)
+
+    def _patience_for(self, timeout: int) -> Patience:
+        patience = self._patience[timeout] = Patience(timeout / SECOND or _HASTY_SECONDS_MAX)
+        return patience
 
     def _remember(self, key: PollKey, poller: ParkedPoller) -> None:
         self._polls[key] = poller

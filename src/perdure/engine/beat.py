@@ -97,6 +97,8 @@ class Engine:
         herald: Herald | None = None,
         on_record: Callable[[RecordKey], None] = lambda key: None,
     ) -> None:
+        # Known from `open` on: asking for it with every reply would cost a call of the system.
+        self.loop: asyncio.AbstractEventLoop
         self.store = store
         self._shared = shared(store)
         self._herald = herald
@@ -124,6 +126,7 @@ class Engine:
 
     async def open(self) -> None:
         """Load what must be known from the start."""
+        self.loop = asyncio.get_running_loop()
         for worker in await self.store.load_workers():
             self.workers[(worker.namespace, worker.worker_id)] = worker
         await self.look_again()
@@ -161,7 +164,7 @@ class Engine:
         """Have an operation decided. Await its reply: it comes when that is on disk."""
         if len(self._inbox) >= OPERATIONS_WAITING_MAX:
             raise Unavailable("server_overloaded", "too many operations are waiting")
-        reply = Reply()
+        reply = Reply(loop=self.loop)
         self._inbox.append((operation, reply))
         if not self._wake.is_set():
             self._wake.set()
@@ -189,7 +192,7 @@ class Engine:
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = self.loop.create_future()
         future.add_done_callback(_log_failure)
         self._inbox.append((operation, future))
         self._wake.set()
@@ -302,7 +305,7 @@ class Engine:
         if now == since:
             future.add_done_callback(self._lost_no_more)
         pause = min(now - since + SECOND // 200, _PAUSE_MAX) / SECOND
-        asyncio.get_running_loop().call_later(pause, self._bring_back, one)
+        self.loop.call_later(pause, self._bring_back, one)
 
     def _lost_no_more(self, future: "asyncio.Future[Any]") -> None:
         self._losing.pop(future, None)

@@ -36,7 +36,9 @@ EARLY_BYTES_MAX = 65_536
 """What a client may send before it knows that its connection is upgraded."""
 LINGER_SECONDS = 2
 IDLE_SECONDS = 75
-"""A connection without a request in hand is closed after this silence."""
+"""A connection without a request in hand is closed after this silence, or a little later."""
+IDLE_SWEEPS = 5
+"""How often silence is looked for meanwhile."""
 
 _METHODS = {name.encode(): name for name in ("GET", "POST", "PUT", "DELETE", "HEAD")}
 
@@ -63,6 +65,9 @@ class Connections:
         self.app = app
         self.heads = KnownHeads(app.body_bytes_max)
         self.outbox = Outbox()
+        # How often silent connections were looked for. They count their silence by it, since
+        # asking for the time with every request would cost more.
+        self.sweeps = 0
         self.open: set[HttpProtocol] = set()
         # Connections that have become something else.
         self.handed_over: set[Successor] = set()
@@ -86,13 +91,16 @@ class Connections:
 
     async def sweep(self) -> None:
         """Close silent connections, for as long as the server lives."""
-        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(IDLE_SECONDS / 5)
-            silent_since = loop.time() - IDLE_SECONDS
-            for protocol in list(self.open):
-                if protocol.idle_since is not None and protocol.idle_since < silent_since:
-                    protocol.close_if_idle()
+            await asyncio.sleep(IDLE_SECONDS / IDLE_SWEEPS)
+            self.close_silent()
+
+    def close_silent(self) -> None:
+        """Sweep once."""
+        self.sweeps += 1
+        for protocol in list(self.open):
+            if protocol.idle_since is not None and self.sweeps - protocol.idle_since > IDLE_SWEEPS:
+                protocol.close_if_idle()
 
     async def drain(self, seconds: float) -> None:
         """Close idle connections at once and the others after their answer."""
@@ -127,7 +135,6 @@ class HttpProtocol(asyncio.Protocol):
         "_body_bytes",
         "_body_parts",
         "_busy",
-        "_clock",
         "_connections",
         "_deaf",
         "_early",
@@ -152,7 +159,6 @@ class HttpProtocol(asyncio.Protocol):
         self._exchange = Exchange(connections.app, self._answer, connections.spawn)
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
-        self._clock = asyncio.get_running_loop().time
         self._headers: dict[bytes, bytes] = {}
         self._target = b""
         # What follows the first part of a body; most bodies have one.
@@ -170,7 +176,7 @@ class HttpProtocol(asyncio.Protocol):
         self._busy: Request | None = None
         self._waiting: deque[Request] = deque()
         # Set while no request is coming in or being answered.
-        self.idle_since: float | None = None
+        self.idle_since: int | None = None
         self._writable = True
         # An answered request whose answer the client has not taken yet.
         self._sent: Request | None = None
@@ -185,7 +191,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._connections.open.add(self)
-        self.idle_since = self._clock()
+        self.idle_since = self._connections.sweeps
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.open.discard(self)
@@ -398,7 +404,7 @@ class HttpProtocol(asyncio.Protocol):
         elif self._waiting:
             self._start(self._waiting.popleft())
         else:
-            self.idle_since = self._clock()
+            self.idle_since = self._connections.sweeps
 
     def _write(self, request: Request, response: Response) -> None:
         head = _head(response.status, response.media_type, response.headers, request.keep_alive)
