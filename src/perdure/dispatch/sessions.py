@@ -53,6 +53,8 @@ class SessionDesk:
 
     def parked(self, poller: ParkedPoller) -> bool:
         """A worker waits for activities; whether something is looked at because of it."""
+        if not self._ready:
+            return False
         key = _session_queue(poller.key)
         names = self._ready.get(key)
         if names is None or not poller.takes_sessions:

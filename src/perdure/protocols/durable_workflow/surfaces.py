@@ -225,7 +225,11 @@ def _is_supported(asked: bytes | None) -> bool:
 
 def protocol_minor(request: Request) -> int:
     """The minor version of the worker protocol that an admitted request speaks."""
-    asked = request.headers.get(WORKER_HEADER) or b""
+    return _minor(request.headers.get(WORKER_HEADER) or b"")
+
+
+@lru_cache(maxsize=64)
+def _minor(asked: bytes) -> int:
     return int(asked.strip().partition(b".")[2])
 
 
