@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from perdure.store.copying import TABLES as COPIED
-from perdure.store.queries import backwards, load_migrations, load_queries
+from perdure.store.queries import backwards, load_migrations, load_queries, shortened
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.architecture.source import MODULES, ROOT, Module
 
@@ -65,6 +65,30 @@ def plan(database: apsw.Connection, query: str) -> list[str]:
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_query_can_be_prepared(database: apsw.Connection, name: str) -> None:
     assert plan(database, QUERIES[name]) is not None
+
+
+def program(database: apsw.Connection, query: str, count: int) -> list[tuple[object, ...]]:
+    """What SQLite would do, step by step, without the words beside it."""
+    return [row[1:5] for row in database.execute(f"explain {query}", (None,) * count)]
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_shortened_query_does_the_same(database: apsw.Connection, name: str) -> None:
+    query, count = QUERIES[name], len(parameters(QUERIES[name]))
+
+    assert program(database, shortened(query), count) == program(database, query, count)
+
+
+def test_a_run_that_stays_open_is_found_by_its_id_and_moves_only_in_the_index_of_its_owner(
+    database: apsw.Connection,
+) -> None:
+    pages = database.execute("select name, rootpage from sqlite_schema")
+    of_run = {page: name for name, page in pages if str(name).startswith("run")}
+
+    steps = program(database, QUERIES["update_state"], 4)
+
+    opened = [of_run[page] for code, _, page, _ in steps if code == "OpenWrite"]
+    assert opened == ["run", "run_id_idx", "run_task_owner_idx"]
 
 
 @pytest.mark.parametrize("name", [name for name in QUERIES if name not in AT_START])

@@ -7,7 +7,7 @@ from functools import lru_cache
 def once_text(instant: int) -> str:
     """`2026-04-22T01:05:00.000000Z` of an instant in microseconds that is told once."""
     second, fraction = divmod(instant, 1_000_000)
-    return f"{_second_text(second)}.{fraction:06d}Z"
+    return f"{_second_text(second)}.{str(fraction).zfill(6)}Z"
 
 
 text = lru_cache(maxsize=256)(once_text)

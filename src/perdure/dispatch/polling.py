@@ -30,7 +30,7 @@ from perdure.engine.granting import Granting
 from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.reply import Reply
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import PollLease, QueueKey, SharedStore
+from perdure.store.interface import PollLease, QueueKey, SharedStore, queue_key
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ class Polling:
                 if answer is not None:
                     return answer
         poller = ParkedPoller(
-            QueueKey(poll.namespace, poll.queue, poll.kind),
+            queue_key(poll.namespace, poll.queue, poll.kind),
             worker,
             takeable(worker, poll.kind, progress=poll.progress, validations=poll.validations),
             page_size=poll.page_size,

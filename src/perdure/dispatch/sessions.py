@@ -15,7 +15,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.matching import Poller
 from perdure.engine.sessions import Blocked, ClaimSessionTasks, PassSession, SessionsClaimed
-from perdure.store.interface import QueueKey, RecordKey
+from perdure.store.interface import QueueKey, RecordKey, queue_key
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ class SessionDesk:
 
 
 def _session_queue(key: QueueKey) -> QueueKey:
-    return QueueKey(key.namespace, key.queue, "session")
+    return queue_key(key.namespace, key.queue, "session")
 
 
 def _activity_queue(key: QueueKey) -> QueueKey:

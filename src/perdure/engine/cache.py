@@ -12,6 +12,7 @@ from perdure.core.limits import (
     RUN_HISTORY_CACHE_BYTES_MAX,
 )
 from perdure.core.run.state import Run
+from perdure.core.run.status import CLOSED
 
 _RUN_BYTES = 6_000
 _OPERATION_BYTES = 1_200
@@ -39,7 +40,7 @@ class RunCache:
 
     def keep(self, run: Run) -> None:
         """Hold a run as it now is on disk."""
-        is_closed = run.is_closed
+        is_closed = run.status in CLOSED
         if is_closed or run.events_bytes > RUN_HISTORY_CACHE_BYTES_MAX:
             _trim(run)
         size = _size(run)

@@ -1,7 +1,5 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
-from functools import lru_cache
-
 from perdure.core.fleet.contract import (
     declared_validators,
     is_cooperative,
@@ -18,7 +16,7 @@ from perdure.core.run.state import TASK_KINDS, VALIDATION, WORKFLOW_TASK, Dialec
 from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
-from perdure.store.interface import QueueKey
+from perdure.store.interface import QueueKey, queue_key
 
 
 class Granting:
@@ -64,7 +62,7 @@ class Granting:
                     else None
                 ),
             )
-            attempt = task.attempt
+            lease = task.lease
         else:
             activity = run.operations[place]
             assert isinstance(activity, Activity)
@@ -78,8 +76,9 @@ class Granting:
                 timeout=self.activity_timeout,
                 poll_id=poller.poll_id,
             )
-            attempt = activity.lease_number
-        world.grants.append(Grant(poller, run, place, attempt))
+            lease = activity.lease
+        assert lease is not None
+        world.grants.append(Grant(poller, run, place, lease))
         world.changed(run)
 
     def _task_timeout(self, run: Run) -> int:
@@ -94,11 +93,9 @@ def still_holds(grant: Grant) -> bool:
     """Whether the lease outlived its beat; a cancel behind it may have ended the run."""
     if grant.place == WORKFLOW_TASK:
         task = grant.run.task
-        return task is not None and task.lease is not None and task.attempt == grant.attempt
+        return task is not None and task.lease is grant.lease
     activity = grant.run.operations.get(grant.place)
-    if not isinstance(activity, Activity) or activity.lease is None:
-        return False
-    return activity.lease_number == grant.attempt
+    return isinstance(activity, Activity) and activity.lease is grant.lease
 
 
 def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
@@ -108,18 +105,14 @@ def ready_tasks(run: Run) -> list[tuple[int, QueueKey, str]]:
         if not is_ready:
             continue
         if place == WORKFLOW_TASK:
-            key = _queue_key(run.namespace, run.queue, TASK_KINDS[run.dialect])
+            key = queue_key(run.namespace, run.queue, TASK_KINDS[run.dialect])
             found.append((place, key, task_name(run)))
             continue
         activity = run.operations.get(place)
         if isinstance(activity, Activity):
             kind, name = activity_place(run, activity)
-            found.append((place, _queue_key(run.namespace, activity.queue, kind), name))
+            found.append((place, queue_key(run.namespace, activity.queue, kind), name))
     return found
-
-
-# Few queues have most of the tasks, and to find a tuple costs a third of making one.
-_queue_key = lru_cache(maxsize=1024)(QueueKey)
 
 
 def is_ready(run: Run, place: int) -> bool:

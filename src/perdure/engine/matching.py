@@ -5,6 +5,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from perdure.core.fleet.worker import Worker
+from perdure.core.run.lease import Lease
 from perdure.core.run.state import Run
 from perdure.store.interface import QueueKey
 
@@ -34,7 +35,7 @@ class Grant(Struct, frozen=True):
     poller: Poller
     run: Run
     place: int
-    attempt: int
+    lease: Lease
 
 
 class Matcher(Protocol):

@@ -2,6 +2,7 @@
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple, Protocol, cast
 
 from msgspec import Struct, field
@@ -44,6 +45,11 @@ class QueueKey(NamedTuple):
     namespace: str
     queue: str
     kind: str
+
+
+queue_key = lru_cache(maxsize=1024)(QueueKey)
+"""The same for every task: few queues have most of them, and finding a key costs less than making
+one."""
 
 
 class ReadyTask(NamedTuple):

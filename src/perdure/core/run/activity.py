@@ -30,7 +30,7 @@ from perdure.core.run.operation import Activity, LocalActivity, RetryPolicy
 from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import note, resolve, settle
 from perdure.core.run.state import Run
-from perdure.core.run.status import RunStatus
+from perdure.core.run.status import CLOSED, RunStatus
 from perdure.core.run.task import withdraw
 
 CANCELLATION_REQUESTED = "cancellation_requested"
@@ -122,7 +122,7 @@ def end_cancelled(run: Run, moment: Moment, activity: Activity, cancellation: Ca
 
 def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
     """The leased attempt that a report speaks of. Refuses closed runs, strangers and old tries."""
-    if run.is_closed:
+    if run.status in CLOSED:
         details = stop_details(run)
         match run.status:
             case RunStatus.CANCELLED:

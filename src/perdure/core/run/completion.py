@@ -203,11 +203,13 @@ def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
     if closes:
         _check_endings(commands)
     sequence = check_steps(run, commands, run.next_sequence)
-    ending = commands[-1] if closes else None
+    if not closes:
+        if run.local_calls and task.kind is PROGRESS and has_unfinished_local(run):
+            raise InvalidCommands("a local activity of this task has not ended")
+        return
+    ending = commands[-1]
     if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
         raise InvalidCommands(f"the run has no step {ending.failed_step} that could have failed")
-    if not closes and task.kind is PROGRESS and has_unfinished_local(run):
-        raise InvalidCommands("a local activity of this task has not ended")
 
 
 def _kinds(commands: Sequence[Command | PrepareLocalActivity]) -> set[type]:
@@ -237,11 +239,9 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
     """
     rebase = Rebase()
     kinds = _kinds(commands)
+    if RecordVersionMarker in kinds:
+        _check_versions(commands)
     for command in commands:
-        if isinstance(command, RecordVersionMarker) and not (
-            command.min_supported <= command.version <= command.max_supported
-        ):
-            raise InvalidCommands(f"version {command.version} is outside its supported range")
         path = getattr(command, "path", None)
         if path:
             rebase.metadata(path, sequence)
@@ -256,6 +256,14 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
     if not kinds.isdisjoint(_MERGED):
         _check_merged(run, commands)
     return sequence
+
+
+def _check_versions(commands: Sequence[Command | PrepareLocalActivity]) -> None:
+    for command in commands:
+        if isinstance(command, RecordVersionMarker) and not (
+            command.min_supported <= command.version <= command.max_supported
+        ):
+            raise InvalidCommands(f"version {command.version} is outside its supported range")
 
 
 def _check_calls(commands: Sequence[Command | PrepareLocalActivity]) -> None:

@@ -29,6 +29,7 @@ from perdure.core.run.operation import (
     Timer,
 )
 from perdure.core.run.state import PROGRESS, WORKFLOW_TASK, Run
+from perdure.core.run.status import CLOSED
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
 from perdure.core.run.update import (
@@ -70,7 +71,7 @@ def resolve(run: Run, operation: Operation, outcome: Held) -> None:
 
 def settle(run: Run, moment: Moment) -> None:
     """Release what was held back, then hand over messages, one wake-up at a time."""
-    if run.is_closed or is_frozen(run):
+    if run.status in CLOSED or is_frozen(run):
         return
     while run.releasing:
         _release(run, moment, run.releasing.pop(0))

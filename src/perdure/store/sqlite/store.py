@@ -51,7 +51,7 @@ from perdure.store.interface import (
     Unavailable,
 )
 from perdure.store.pushed import question
-from perdure.store.queries import backwards, load_queries
+from perdure.store.queries import backwards, load_queries, shortened
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
@@ -77,7 +77,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._guard = FileGuard(path)
-        self._sql = load_queries(PACKAGE)
+        self._sql = {name: shortened(query) for name, query in load_queries(PACKAGE).items()}
         self._committer = Committer()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
         self._writer: apsw.Connection
@@ -451,20 +451,19 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
     for position in unsaved.inbox:
         signal = run.message_at(position)
         if signal is None:
-            batches["delete_signal"].append((run.run_id, position))
+            batches["delete_signal"].append((run_id, position))
         else:
-            values = (run.run_id, position, rows.encode(signal))
-            batches["put_signal"].append(values)
+            batches["put_signal"].append((run_id, position, rows.encode(signal)))
     for place, is_ready in unsaved.ready.items():
         if is_ready:
             batches["put_ready"].append(rows.ready_row(run, place))
         else:
-            batches["delete_ready"].append((run.run_id, place))
+            batches["delete_ready"].append((run_id, place))
     if run.due_at != unsaved.due_at:
         if run.due_at is None:
-            batches["delete_deadline"].append(("run", run.run_id))
+            batches["delete_deadline"].append(("run", run_id))
         else:
-            batches["put_deadline"].append(("run", run.run_id, run.due_at))
+            batches["put_deadline"].append(("run", run_id, run.due_at))
 
 
 def _collect_record(
