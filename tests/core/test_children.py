@@ -332,6 +332,21 @@ def test_a_child_that_ended_is_left_alone(story: Story, run: Run) -> None:
     assert "ParentClosePolicyApplied" not in story.types(run)
 
 
+def test_a_child_that_ended_while_its_parent_was_replayed_is_left_alone(
+    story: Story, run: Run
+) -> None:
+    """Its outcome waits for the replay to end; the policy finds nobody to close."""
+    story.work(run, child(policy="terminate"), condition("done"))
+    story.signal(run)
+    story.lease(run)
+    story.work(story.child_of(run, 1), complete_run())
+
+    story.complete(run, complete_run())
+
+    assert run.status is RunStatus.COMPLETED
+    assert "ParentClosePolicyApplied" not in story.types(run)
+
+
 def test_a_family_is_the_same_after_a_crash(story: Story, run: Run) -> None:
     story.work(run, child(retry=retries(2)))
     story.work(story.child_of(run, 1), fail_run())

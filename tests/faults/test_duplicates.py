@@ -22,8 +22,10 @@ from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
+from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.operation import Operation
 from perdure.engine.passing import FireDue
+from perdure.engine.workflow_tasks import ReleaseWorkflowTask
 from tests.engine.invariants import check_disk
 from tests.engine.stage import (
     DONE,
@@ -255,6 +257,57 @@ def test_an_old_attempt_of_the_same_worker_is_refused(path: Path) -> None:
         assert isinstance(refused, WorkflowTaskAttemptMismatch)
         assert taken.receipt.outcome == "completed"
         assert await count(stage, "TimerScheduled") == 0
+
+    play(path, story)
+
+
+@pytest.mark.parametrize("owner", ["w1", "w2"], ids=["the same worker", "another worker"])
+def test_a_task_that_comes_back_late_is_not_taken_from_who_has_it_now(
+    path: Path, owner: str
+) -> None:
+    """The poll was gone when its lease was to be handed over, and so was the lease by then."""
+
+    async def story(stage: Stage) -> None:
+        late = await a_leased_task(stage)
+        await stage.register("w2")
+        stage.clock.jump(seconds=WORKFLOW_LEASE)
+        await stage.play(FireDue(late.run_id))
+        now = await stage.take(owner)
+
+        await stage.play(
+            ReleaseWorkflowTask(
+                late.run_id, number=late.number, owner=late.owner, attempt=late.attempt
+            )
+        )
+
+        taken = await stage.play(completion(now, DONE))
+        assert taken.receipt.outcome == "completed"
+
+    play(path, story)
+
+
+@pytest.mark.parametrize("owner", ["w1", "w2"], ids=["the same worker", "another worker"])
+def test_an_attempt_that_comes_back_late_is_not_taken_from_who_has_it_now(
+    path: Path, owner: str
+) -> None:
+    async def story(stage: Stage) -> None:
+        late = await a_leased_activity(stage)
+        await stage.register("w2")
+        stage.clock.jump(seconds=ACTIVITY_LEASE)
+        await stage.play(FireDue(late.run_id))
+        now = await stage.take_activity(owner)
+
+        ref = AttemptRef(
+            namespace="default",
+            run_id=late.run_id,
+            sequence=late.sequence,
+            attempt_id=late.attempt_id,
+            owner=late.owner,
+        )
+        await stage.play(ReleaseActivity(ref, was_seen=False))
+
+        await stage.play(result(now))
+        assert await count(stage, "ActivityCompleted") == 1
 
     play(path, story)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from perdure.core.limits import SECOND
+from perdure.dispatch.polling import Poll, PollAnswer, Polling, PollStatus
 from perdure.store.interface import Changes
 from tests.support.http import (
     WORKER_VERSION,
@@ -96,6 +98,23 @@ def test_a_poll_without_time_answers_at_once_that_there_is_nothing(wire: Wire, k
     assert (answer["task"], answer["poll_status"]) == (None, "empty")
     assert answer["server_time"] == "2026-01-01T00:00:00.000000Z"
     assert answer["protocol_version"] == "1.20"
+
+
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+def test_a_poll_waits_for_as_long_as_it_says_up_to_a_minute(
+    wire: Wire, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited = []
+
+    async def poll(self: Polling, poll: Poll, watch: object) -> PollAnswer:
+        waited.append(poll.timeout // SECOND)
+        return PollAnswer(PollStatus.EMPTY)
+
+    monkeypatch.setattr(Polling, "poll", poll)
+    for seconds in (0, 1, 60, 61, 3600, None):
+        assert wire.poll(kind, timeout_seconds=seconds)["poll_status"] == "empty"
+
+    assert waited == [0, 1, 60, 60, 60, 10], "who does not say waits as long as the server says"
 
 
 def test_a_poll_for_a_kind_that_the_worker_cannot_do_says_so(wire: Wire) -> None:

@@ -334,6 +334,14 @@ def test_a_page_of_history_has_bounds(shared_wire: Wire, page_size: str) -> None
     shared_wire.control("GET", f"{path}?page_size={page_size}").invalid("page_size")
 
 
+def test_whether_a_reader_waits_is_true_or_false(shared_wire: Wire) -> None:
+    started = shared_wire.control("POST", "/workflows", {"workflow_type": "Order"}).ok(201)
+    path = f"/workflows/{started['workflow_id']}/runs/{started['run_id']}/history?wait_new_event="
+    shared_wire.control("GET", f"{path}maybe").invalid("wait_new_event")
+    for told in ("", "0", "false", "False", "1", "TRUE"):
+        assert len(shared_wire.control("GET", f"{path}{told}").ok()["events"]) == 2
+
+
 def follow(wire: Wire, path: str) -> Parked:
     """A reader that waits for news at the server."""
     watchers = wire.server.watchers

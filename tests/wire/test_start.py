@@ -130,6 +130,14 @@ def test_optional_fields_may_be_null_and_numbers_may_be_written_as_text(shared_w
     assert told["run_timeout_seconds"] == 60
 
 
+def test_no_run_may_take_longer_than_its_chain(shared_wire: Wire) -> None:
+    """The SDKs send both time-outs with defaults of their own; the shorter one rules."""
+    limits = {"execution_timeout_seconds": 10, "run_timeout_seconds": 99}
+    told = shared_wire.describe(start(shared_wire, **limits).ok(201)["workflow_id"])
+    assert told["run_timeout_seconds"] == 10
+    assert told["run_deadline_at"] == told["execution_deadline_at"]
+
+
 @pytest.mark.parametrize(
     ("members", "field"),
     [

@@ -27,6 +27,13 @@ VERBS: dict[str, Json] = {
 every_verb = pytest.mark.parametrize("verb", VERBS)
 
 
+def in_group(**members: Any) -> Json:
+    """Where a command says that it stands in a group of one."""
+    entry = {"id": "parallel-activities:1:1", "kind": "activity", "base_sequence": 1}
+    told = {**entry, "size": 1, "index": 0, **members}
+    return {"parallel_group_path": [{f"parallel_group_{key}": told[key] for key in told}]}
+
+
 def report(wire: Wire, task: Json, verb: str, **members: Any) -> Answer:
     return wire.report(task, verb, **{**VERBS[verb], **members})
 
@@ -382,6 +389,10 @@ def test_commands_that_cannot_be_applied_as_a_whole_are_refused_as_a_whole(
         ({"type": "start_timer"}, "delay_seconds"),
         (start_timer(-1), "delay_seconds"),
         ({"type": "start_child_workflow"}, "workflow_type"),
+        (schedule_activity(**in_group(index=1)), "parallel_group_path.0.parallel_group_index"),
+        (start_child(**in_group(size=0)), "parallel_group_path.0.parallel_group_size"),
+        (schedule_activity(**in_group(mode="race")), "parallel_group_path.0"),
+        (schedule_activity(**in_group(mode="select")), "parallel_group_path.0"),
         (start_child(parent_close_policy="adopt"), "parent_close_policy"),
         (start_child(cancellation_policy="later"), "cancellation_policy"),
         (schedule_activity(cancellation_policy="later"), "cancellation_policy"),

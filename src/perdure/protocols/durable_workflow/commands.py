@@ -260,7 +260,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
         case WireScheduleActivity():
             return _schedule_activity(wire, at)
         case WireStartTimer():
-            return c.StartTimer(delay_seconds=wire.delay_seconds, path=group_path(wire))
+            return c.StartTimer(delay_seconds=wire.delay_seconds, path=group_path(wire, at))
         case WireStartChild():
             return _start_child(wire, at)
         case WireStartServiceOperation():
@@ -270,7 +270,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 key=wire.condition_key,
                 fingerprint=wire.condition_definition_fingerprint,
                 timeout_seconds=wire.timeout_seconds,
-                path=group_path(wire),
+                path=group_path(wire, at),
             )
         case WireOpenSignalWait():
             if wire.signal_name == MESSAGE_SIGNAL:
@@ -368,7 +368,7 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         timeouts=timeouts,
         cancellation_policy=wire.cancellation_policy,
         session=session,
-        path=group_path(wire),
+        path=group_path(wire, at),
     )
 
 
@@ -398,7 +398,7 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
         execution_timeout_seconds=wire.execution_timeout_seconds,
         run_timeout_seconds=wire.run_timeout_seconds,
         trace=read_carrier(wire.observability_context, f"{at}.observability_context"),
-        path=group_path(wire),
+        path=group_path(wire, at),
     )
 
 
@@ -519,19 +519,19 @@ def check_search_attributes(attributes: dict[str, Any], at: str) -> None:
         raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_BYTES_MAX} bytes in all")
 
 
-def group_path(wire: Grouped) -> list[dict[str, Any]] | None:
+def group_path(wire: Grouped, at: str) -> list[dict[str, Any]] | None:
     """The place of a step in its groups, outermost first."""
     path = wire.parallel_group_path
     if not path:
         return None
     for depth, entry in enumerate(path):
-        _check_entry(entry, depth)
+        _check_entry(entry, depth, f"{at}.parallel_group_path.{depth}")
     return [msgspec.to_builtins(entry) for entry in path]
 
 
-def _check_entry(entry: PathEntry, depth: int) -> None:
+def _check_entry(entry: PathEntry, depth: int, at: str) -> None:
     if entry.parallel_group_index >= entry.parallel_group_size:
-        raise InvalidRequest("commands.parallel_group_index", "must be below the group's size")
+        raise InvalidRequest(f"{at}.parallel_group_index", "must be below the group's size")
     selection = (
         entry.selection_member_key,
         entry.selection_member_index,
@@ -542,9 +542,7 @@ def _check_entry(entry: PathEntry, depth: int) -> None:
     if entry.parallel_group_mode is UNSET:
         return
     if entry.parallel_group_mode != "select" or depth > 0 or UNSET in selection:
-        raise InvalidRequest(
-            "commands.parallel_group_path", "a selection is outermost and names its member"
-        )
+        raise InvalidRequest(at, "a selection is outermost and names its member")
 
 
 def _either(first: Payload, second: Payload) -> Payload:

@@ -251,12 +251,13 @@ class ControlPlane:
         size = whole
         if "page_size" in query:
             size = page_size(query, 100, limits.HISTORY_PAGE_SIZE_MAX)
-        if _flag(query, "wait_new_event") and run.history_count <= after and not run.is_closed:
+        waits = _flag(query, "wait_new_event")
+        if waits and run.history_count <= after and not run.is_closed:
             await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND, request.watch)
         events = await self._engine.store.read_history(run.run_id, after, size + 1)
         page = events[:size]
         token = tokens.history_token(after + size) if len(events) > size else None
-        if token is None and _flag(query, "wait_new_event") and not run.is_closed:
+        if token is None and waits and not run.is_closed:
             # A reader that follows the run needs a place to go on from.
             token = tokens.history_token(after + len(page))
         answer = {
@@ -395,5 +396,11 @@ def _search_text(query: str | None) -> str | None:
     return query or None
 
 
+_FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
+
+
 def _flag(query: dict[str, str], name: str) -> bool:
-    return query.get(name, "").lower() in ("1", "true")
+    told = _FLAGS.get(query.get(name, "").lower())
+    if told is None:
+        raise InvalidRequest(name, "must be true or false")
+    return told

@@ -334,7 +334,7 @@ def translate_call(wire: LocalCall, at: str) -> PrepareLocalActivity:
         cleanup=None
         if cleanup is None
         else Cleanup(cleanup.request_id, cleanup.delivery_history_event_id),
-        path=group_path(wire),
+        path=group_path(wire, at),
     )
 
 
