@@ -580,6 +580,28 @@ def test_a_heartbeat_keeps_the_attempt_and_its_lease_alive(story: Story, run: Ru
     assert story.last(run)["timeout_kind"] == "heartbeat"
 
 
+def test_the_heartbeats_of_one_attempt_say_nothing_of_the_next(story: Story, run: Run) -> None:
+    story.work(run, activity(heartbeat=30, retry=retries(2, 60)))
+    story.lease_activity(run, 1)
+    story.heartbeat(run, 1)
+    story.fail_activity(run, 1)
+    story.later(seconds=60)
+    story.lease_activity(run, 1)
+
+    story.later(seconds=29)
+    assert story.activity(run, 1).attempt == 2, "it has its own thirty seconds"
+    story.later(seconds=1)
+
+    assert story.last(run, "ActivityTimedOut")["attempt_number"] == 2
+
+
+def test_every_fact_is_progress(story: Story, run: Run) -> None:
+    story.work(run, activity())
+    story.later(seconds=5)
+    story.lease_activity(run, 1)
+    assert run.last_progress_at == story.clock.now()
+
+
 def test_history_remembers_the_first_heartbeats_and_then_one_every_few_seconds(
     story: Story, run: Run
 ) -> None:

@@ -103,6 +103,12 @@ def refused(answer: Answer, refusal: Refusal, what: object) -> Json:
     return answer.refused(*refusal)
 
 
+def tells_what_the_server_can(answer: Answer) -> bool:
+    """As every answer to a worker does, whether good or bad."""
+    version = answer.headers.get(WORKER_VERSION.lower()), answer.body.get("protocol_version")
+    return version == ("1.20", "1.20") and "server_capabilities" in answer.body
+
+
 def is_at(wire: Wire, call: Call, route: str) -> bool:
     """Whether a call goes to the route that it stands for."""
     request = request_for(call.method, f"/api{call.path}".encode(), {})
@@ -134,6 +140,7 @@ def test_what_is_wrong_is_told_and_changes_nothing(stage: Wire, route: str) -> N
     with stage.nothing_changes():
         for what, answer, refusal in faults(stage, call):
             refused(answer, refusal, what)
+            assert tells_what_the_server_can(answer) is ("/api/worker/" in route), what
     finish(stage, call)
 
 
@@ -220,6 +227,7 @@ def finish(wire: Wire, call: Call) -> None:
     else:
         answer = call.send(wire)
     assert answer.status in call.answers, (answer.status, answer.content)
+    assert tells_what_the_server_can(answer) is call.path.startswith("/worker/")
 
 
 def test_every_route_that_changes_something_is_here(shared_wire: Wire) -> None:
