@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+from msgspec import Raw, Struct
+
 from perdure.core import instant
 from perdure.core.limits import (
     HEARTBEAT_NOTE_INTERVAL,
@@ -83,13 +85,7 @@ def lease_activity(
     activity.heartbeat_count = 0
     activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout), poll_id)
     withdraw(run, activity.sequence)
-    note(
-        run,
-        moment,
-        activity,
-        "ActivityStarted",
-        _attempt(activity),
-    )
+    note(run, moment, activity, "ActivityStarted", _attempt(activity))
     arm(run, operation_due(activity))
 
 
@@ -160,14 +156,9 @@ def complete_activity(run: Run, moment: Moment, activity: Activity, result: byte
     """The attempt succeeded: the operation has its result."""
     activity.lease = None
     members = _attempt(activity)
-    if result is not None:
-        members["result"] = raw(result)
-    members["payload_codec"] = "avro"
-    outcome = held(
-        "ActivityCompleted",
-        members,
-        activity,
-    )
+    members.result = raw(result)
+    members.payload_codec = "avro"
+    outcome = held("ActivityCompleted", members, activity)
     if run.hosted is not None:
         complete_host(run, moment, outcome, CompleteRun(result=result))
         return
@@ -384,14 +375,26 @@ def end_backoff(run: Run, activity: Activity, now: int) -> None:
     _make_available(run, activity, now, activity.available_at)
 
 
-def _attempt(activity: Activity) -> dict[str, Any]:
-    return {
-        "sequence": activity.sequence,
-        "activity_execution_id": activity.execution_id,
-        "activity_attempt_id": activity.attempt_id,
-        "activity_type": activity.activity_type,
-        "attempt_number": activity.attempt,
-    }
+class _Attempt(Struct, omit_defaults=True):
+    """What history tells of an attempt that began, and of one that succeeded."""
+
+    sequence: int
+    activity_execution_id: str
+    activity_attempt_id: str
+    activity_type: str
+    attempt_number: int
+    result: Raw | None = None
+    payload_codec: str | None = None
+
+
+def _attempt(activity: Activity) -> _Attempt:
+    return _Attempt(
+        activity.sequence,
+        activity.execution_id,
+        activity.attempt_id,
+        activity.activity_type,
+        activity.attempt,
+    )
 
 
 def _identity(activity: Activity) -> dict[str, Any]:

@@ -494,20 +494,33 @@ def open_activity(
     run.operations[sequence] = activity
     run.unsaved.operations.add(sequence)
     run.unsaved.ready[sequence] = True
-    members: dict[str, Any] = {
-        "sequence": sequence,
-        "activity_execution_id": activity.execution_id,
-        "activity_type": activity.activity_type,
-    }
-    if activity.cancellation_policy is not None:
-        members["cancellation_policy"] = activity.cancellation_policy
-    members["activity"] = {"queue": activity.queue, "arguments": Raw(activity.arguments)}
-    if activity.session is not None:
-        members["worker_session"] = {"session_id": activity.session.session_id}
-    if metadata is not None:
-        members.update(metadata)
-    record(run, moment, "ActivityScheduled", members)
+    session = activity.session
+    members = _Scheduled(
+        sequence=sequence,
+        activity_execution_id=activity.execution_id,
+        activity_type=activity.activity_type,
+        cancellation_policy=activity.cancellation_policy,
+        activity=_Called(activity.queue, Raw(activity.arguments)),
+        worker_session=None if session is None else {"session_id": session.session_id},
+    )
+    record(run, moment, "ActivityScheduled", with_metadata(members, activity))
     return activity
+
+
+class _Called(Struct):
+    queue: str
+    arguments: Raw
+
+
+class _Scheduled(Struct, kw_only=True, omit_defaults=True):
+    """What history tells of an activity that is to be done."""
+
+    sequence: int
+    activity_execution_id: str
+    activity_type: str
+    cancellation_policy: str | None = None
+    activity: _Called
+    worker_session: dict[str, str] | None = None
 
 
 def _open_timer(

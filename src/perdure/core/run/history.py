@@ -1,8 +1,9 @@
 """Recording facts. An event is encoded once, here, in the form in which it will be sent."""
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict
 
 from perdure.core import instant
 from perdure.core.run.moment import Moment
@@ -13,7 +14,12 @@ encode = msgspec.json.encode
 Raw = msgspec.Raw
 
 
-def record(run: Run, moment: Moment, event_type: str, payload: dict[str, Any]) -> str:
+Members: TypeAlias = dict[str, Any] | msgspec.Struct
+"""What an event tells. Of many there is a struct, which costs half as much to make and encode as a
+dict; it omits its defaults."""
+
+
+def record(run: Run, moment: Moment, event_type: str, payload: Members) -> str:
     """Append one event to the run's history and return its id. Absent members are left out."""
     return record_encoded(run, moment, event_type, encode(_present(payload)))
 
@@ -44,21 +50,21 @@ def encode_event(
     return b"".join((head.encode(), payload, b"}"))
 
 
-def held(
-    event_type: str, payload: dict[str, Any], operation: Operation, *, failed: bool = False
-) -> Held:
+def held(event_type: str, payload: Members, operation: Operation, *, failed: bool = False) -> Held:
     """An event of an operation, with its group metadata, ready to be recorded later."""
     return Held(event_type, encode(with_metadata(payload, operation)), failed)
 
 
-def with_metadata(payload: dict[str, Any], operation: Operation) -> dict[str, Any]:
+def with_metadata(payload: Members, operation: Operation) -> Members:
     """The payload without absent members, with the group metadata of the operation."""
-    present = _present(payload)
-    return {**present, **operation.metadata} if operation.metadata else present
+    if not operation.metadata:
+        return _present(payload)
+    members = asdict(payload) if isinstance(payload, msgspec.Struct) else payload
+    return {**{k: v for k, v in members.items() if v is not None}, **operation.metadata}
 
 
-def _present(payload: dict[str, Any]) -> dict[str, Any]:
-    if None not in payload.values():
+def _present(payload: Members) -> Members:
+    if isinstance(payload, msgspec.Struct) or None not in payload.values():
         return payload
     return {k: v for k, v in payload.items() if v is not None}
 

@@ -8,7 +8,7 @@ as it may. It runs after every change of a run.
 from typing import Any
 
 from perdure.core.run.cancellation import is_unseen, let_request_in
-from perdure.core.run.history import held, raw, record, record_encoded, with_metadata
+from perdure.core.run.history import Members, held, raw, record, record_encoded, with_metadata
 from perdure.core.run.inbox import Signal, StreamMessage, Update
 from perdure.core.run.lease import DELAYED, LEASED, READY
 from perdure.core.run.message_stream import message_members
@@ -40,9 +40,7 @@ from perdure.core.run.update import (
 )
 
 
-def note(
-    run: Run, moment: Moment, operation: Operation, event_type: str, payload: dict[str, Any]
-) -> None:
+def note(run: Run, moment: Moment, operation: Operation, event_type: str, payload: Members) -> None:
     """Record a fact of an operation that does not end it, now or as soon as it may be seen."""
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):

@@ -3,11 +3,11 @@
 from typing import Any
 
 from perdure.core import instant
-from perdure.core.run.history import with_metadata
+from perdure.core.run.history import Members, with_metadata
 from perdure.core.run.operation import ConditionWait, SignalWait
 
 
-def opening(wait: ConditionWait) -> dict[str, Any]:
+def opening(wait: ConditionWait) -> Members:
     """That a condition is waited for."""
     return with_metadata({**condition(wait), "timeout_seconds": wait.timeout_seconds}, wait)
 
