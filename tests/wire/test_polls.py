@@ -519,6 +519,20 @@ def test_a_repeated_poll_gets_new_work_once_its_task_is_done(wire: Wire) -> None
     assert wire.take(poll_request_id="p1")["workflow_id"] == "b"
 
 
+def test_a_repeated_poll_does_not_get_the_next_task_of_its_run_from_another_poll(
+    wire: Wire,
+) -> None:
+    wire.register()
+    wire.start()
+    wire.complete(wire.take(poll_request_id="p1"), start_timer(1))
+    wire.advance(seconds=1)
+    second = wire.take(poll_request_id="p2")
+
+    assert wire.poll(poll_request_id="p1")["poll_status"] == "empty"
+
+    assert wire.take(poll_request_id="p2")["task_id"] == second["task_id"]
+
+
 def test_a_repeated_activity_poll_gets_new_work_once_its_attempt_is_done(wire: Wire) -> None:
     wire.register()
     wire.run_to(schedule_activity(), schedule_activity("ship"))

@@ -18,7 +18,6 @@ from perdure.dispatch.delivery import (
     Claim,
     Delivery,
     claim_of,
-    deliver_again,
     deliver_to_poll,
 )
 from perdure.dispatch.patience import Patience
@@ -241,7 +240,10 @@ class Polling:
             earlier = claim_of(earlier.answer.result())
 
         def copy(run: Run) -> Delivery | None:
-            return deliver_again(run, earlier, poll.page_size)
+            # Attempts are counted anew with every task of a run; the lease knows its poll.
+            place, size = earlier.place, poll.page_size
+            given = deliver_to_poll(run, place, poll.kind, poll.request_id, size)
+            return None if given is None or given.owner != poll.worker_id else given
 
         delivery = await self._engine.submit(ShowRun(poll.namespace, earlier.run_id, copy))
         return None if delivery is None else PollAnswer(PollStatus.LEASED, delivery)
