@@ -19,8 +19,9 @@ class InvalidRequest(Rejection):
 
     reason = "validation_failed"
 
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}", errors={field: [message]})
+    def __init__(self, field: str, message: str, *, says_where: bool = False) -> None:
+        told = message if says_where else f"{field}: {message}"
+        super().__init__(told, errors={field: [message]})
 
 
 # Finding things.

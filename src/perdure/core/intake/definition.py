@@ -252,7 +252,7 @@ def read_workflow(entry: object, path: str = "workflow") -> Workflow:
 
 def wrong(path: str, why: str) -> InvalidRequest:
     """The refusal of one field; the message says where it is."""
-    return InvalidRequest(path or "body", f"{path or 'the body'} {why}")
+    return InvalidRequest(path or "body", f"{path or 'the body'} {why}", says_where=True)
 
 
 def _workflow(entry: object, path: str) -> Workflow:
