@@ -1,7 +1,8 @@
 """Push runs that use up tokens within limits, two of them in each other's way.
 
 `tight` runs find a slot, a throttle and a budget that are used up most of the time, and go on when
-there is room. `wide` ones never reach a limit, and their windows forget nothing.
+there is room. `wide` ones never wait for any, and their windows forget nothing; but what each of
+them may use is used up by its two calls, and it wants a third.
 """
 
 from typing import Any
@@ -11,34 +12,45 @@ from tests.faults.push_voyage import Code, Json, PushVoyage, step_id
 TOKENS = 10
 """What every call uses up."""
 STEPS = ("draft", "ask")
+BEYOND = "more"
+"""The call that nobody may make."""
 RUNS = {"tight": 2, "wide": 1}
 HOUR_MS = 3_600_000
 
 
-def _limited(name: str, slots: int, tokens: int, window_ms: int) -> Json:
+def _limited(name: str, slots: int, tokens: int, window_ms: int, *, cap: int) -> Json:
     return {
         "name": name,
         "concurrency": {"limit": slots},
         "budget": {"windowMs": window_ms, "maxTokens": tokens},
         "tokenThrottle": {"tokens": tokens, "perMs": window_ms},
-        "cap": {"maxTokens": 1_000},
+        "cap": {"maxTokens": cap},
     }
 
 
 class MeteredCode(Code):
     """A call of the runner's own, then one of the engine."""
 
-    workflows = (_limited("tight", 1, TOKENS // 2, 200), _limited("wide", 2, 1_000, HOUR_MS))
+    workflows = (
+        _limited("tight", 1, TOKENS // 2, 200, cap=1_000),
+        _limited("wide", 2, 1_000, HOUR_MS, cap=TOKENS * len(STEPS)),
+    )
 
     def found(self, context: Json, memo: Json) -> object:
-        known = [name for name in STEPS if step_id(name) in memo]
+        calls = (*STEPS, BEYOND)
+        known = [name for name in calls if "data" in memo.get(step_id(name), {})]
         assert context["spent"]["tokens"] == TOKENS * len(known), "each call is counted once"
         if "draft" not in known:
             return [{**self.opcode({"op": "StepRun", "name": "draft"}), "usage": _used()}]
         if "ask" not in known:
-            asked = {"messages": [{"role": "user", "content": "why?"}]}
-            return [self.opcode({"op": "Infer", "name": "ask", "data": asked})]
+            return [self._ask("ask")]
+        if context["workflow"] == "wide" and step_id(BEYOND) not in memo:
+            return [self._ask(BEYOND)]
         return "done"
+
+    def _ask(self, name: str) -> Json:
+        asked = {"messages": [{"role": "user", "content": name}]}
+        return self.opcode({"op": "Infer", "name": name, "data": asked})
 
 
 def _used() -> Json:

@@ -1,7 +1,8 @@
 """An engine that dies while runs wait for slots, tokens and models.
 
 At every death the disk is asked: slots and turns are exactly those that runs have, and what was
-used up is in every sum exactly once. In the end everybody went on and nothing is held any more.
+used up is in every sum exactly once. In the end everybody went on and nothing is held any more, and
+who had used up what a run may use was told so, and no model was asked.
 """
 
 import asyncio
@@ -23,7 +24,14 @@ from perdure.core.run.state import Run
 from perdure.engine.spending import Stretch
 from tests.engine.ending import must_end
 from tests.faults.crashing_server import COMMITS, DEATH, At
-from tests.faults.metered_voyage import RUNS, STEPS, TOKENS, MeteredCode, MeteredVoyage
+from tests.faults.metered_voyage import (
+    BEYOND,
+    RUNS,
+    STEPS,
+    TOKENS,
+    MeteredCode,
+    MeteredVoyage,
+)
 from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.models import ModelServer, completion
@@ -127,7 +135,9 @@ def sail(
         voyage = MeteredVoyage(url, next_life, transport="connect", code=MeteredCode())
         told = await voyage.sail()
         models.close()
-        return told, len(models.asked)
+        asked = [question["messages"][0]["content"] for question in models.asked]
+        assert BEYOND not in asked, "a call beyond the cap"
+        return told, len(asked)
 
     try:
         told, asked = asyncio.run(asyncio.wait_for(story(), PATIENCE))
@@ -144,8 +154,12 @@ def check_end(disk: Place, told: dict[str, Any]) -> None:
     assert Counter(run["workflowName"] for run in told["runs"]) == RUNS
     for run in told["runs"]:
         assert (run["status"], run["aiTokens"]) == ("succeeded", TOKENS * len(STEPS)), run
-        steps = [(step["name"], step["status"]) for step in told["steps"][run["id"]]]
-        assert steps == [(name, "succeeded") for name in STEPS]
+        steps = told["steps"][run["id"]]
+        expected = [(name, "succeeded") for name in STEPS]
+        if run["workflowName"] == "wide":
+            expected += [(BEYOND, "failed")]
+            assert "cap of the run is reached: 20 tokens of 20" in steps[-1]["error"]["message"]
+        assert [(step["name"], step["status"]) for step in steps] == expected
     (model,) = told["spend"]["byModel"]
     assert model == {"model": "m-1", "tokens": TOKENS * len(STEPS) * CALLS, "calls": 2 * CALLS}
     for policy in ("budget", "tokenThrottle"):
