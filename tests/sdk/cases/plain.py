@@ -148,7 +148,11 @@ async def heartbeat_timeout_retried(stage: Stage) -> None:
         # A driver that is slow for a moment loses an attempt, and has others.
         "retry_policy": {"max_attempts": 90, "backoff_seconds": [0]},
     }
-    run = await stage.start("careful", "beat", [5, 0.8, 1], options)
+    light = stage.new_id()
+    run = await stage.start("careful", "beat", [5, 0.8, 1, light], options)
+    await run.event("ActivityRetryScheduled")
+    # Now that it was given up, the first attempt ends, and nobody listens.
+    beacon(light).set()
 
     assert await run.result() == {"value": 5}
     events = await run.history()

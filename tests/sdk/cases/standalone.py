@@ -93,7 +93,8 @@ async def standalone_retries(stage: Stage) -> None:
 async def standalone_time_outs(stage: Stage) -> None:
     policy = {"max_attempts": 99, "backoff_seconds": [0]}
     late = await start(stage, "stall", 1, 3.0, start_to_close_timeout_seconds=1)
-    silent = await start(stage, "beat", 2, 0.05, 1, heartbeat_timeout_seconds=1)
+    light = stage.new_id()
+    silent = await start(stage, "beat", 2, 0.05, 1, light, heartbeat_timeout_seconds=1)
     cured = await start(
         stage, "stall", 1, 3.0, start_to_close_timeout_seconds=1, retry_policy=policy
     )
@@ -110,6 +111,7 @@ async def standalone_time_outs(stage: Stage) -> None:
     assert str(await result(cured)).startswith("in time on attempt")
     for handle in (late, silent, spent, lost):
         await ending(handle, WorkflowFailed)
+    beacon(light).set()
     for handle in (late, silent, lost):
         assert (await told(stage, handle))[-2:] == ["ActivityTimedOut", "WorkflowFailed"]
 

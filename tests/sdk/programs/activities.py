@@ -5,6 +5,7 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from durable_workflow import ActivityCancelled, NonRetryableError, activity
@@ -98,17 +99,27 @@ async def stall(attempts: int, seconds: float) -> str:
 
 
 @activity.defn(name="beat")
-async def beat(beats: int, pause: float, silent_attempts: int) -> int:
-    """Heartbeat steadily; the first attempts beat once and then fall silent."""
+async def beat(beats: int, pause: float, silent_attempts: int, light: str = "") -> int:
+    """Heartbeat steadily; the first attempts beat once and fall silent until the driver says so."""
     context = activity.context()
     if context.info.attempt_number <= silent_attempts:
         await context.heartbeat({"done": 0})
-        await asyncio.sleep(4.0)
+        await beacon(light).wait()
         return -1
     for done in range(1, beats + 1):
         await context.heartbeat({"done": done, "of": beats})
         await asyncio.sleep(pause)
     return beats
+
+
+@activity.defn(name="watch")
+async def watch(light: str) -> str:
+    """Say that one is there, then wait until somebody puts a file."""
+    context = activity.context()
+    await context.heartbeat({"watching": light})
+    while not Path(light).exists():  # noqa: ASYNC110, ASYNC240 (nobody would tell us)
+        await asyncio.sleep(0.05)
+    return Path(light).name
 
 
 @activity.defn(name="work-until-cancelled")
@@ -157,6 +168,7 @@ ACTIVITIES = (
     stall,
     beat,
     work_until_cancelled,
+    watch,
     stay,
     stay_here,
 )

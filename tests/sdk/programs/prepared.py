@@ -71,5 +71,17 @@ class PreparedTidy:
             return [cancelled.context.reason, tidied]
 
 
-WORKFLOWS = (PreparedErrands, PreparedTidy)
+@workflow.defn(name="prepared-watch")
+class PreparedWatch:
+    """Local work that waits for one light after the other, with something in between."""
+
+    def run(self, ctx: Context, lights: list[str]) -> Steps:
+        told = []
+        for light in lights:
+            yield ctx.side_effect(lambda: "on the look-out")
+            told.append((yield ctx.local_activity("watch", [light])))
+        return told
+
+
+WORKFLOWS = (PreparedErrands, PreparedTidy, PreparedWatch)
 ACTIVITIES = ()
