@@ -9,6 +9,8 @@
 
 import argparse
 import asyncio
+import contextlib
+import os
 import signal
 from typing import Any
 
@@ -54,12 +56,24 @@ async def work(server: str, queue: str, hold: str, capabilities: list[str]) -> N
             workflows=programs.WORKFLOWS,
             activities=programs.ACTIVITIES,
             interceptors=[Milestones(hold)],
-            **({"capabilities": capabilities} if capabilities else {}),
+            **_options(capabilities),
             shutdown_timeout=SHUTDOWN_TIMEOUT,
         )
         async with working(worker) as loop:
             stopping = asyncio.create_task(stop.wait())
             await asyncio.wait([stopping, loop], return_when=asyncio.FIRST_COMPLETED)
+
+
+def _options(capabilities: list[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {"capabilities": capabilities} if capabilities else {}
+    if _prepares(capabilities):
+        # The SDK gives up a slot for every process that it could not see begin in time.
+        options["max_concurrent_workflow_tasks"] = 100
+    return options
+
+
+def _prepares(capabilities: list[str]) -> bool:
+    return "prepared_local_activities" in capabilities
 
 
 def main() -> None:
@@ -69,6 +83,10 @@ def main() -> None:
     parser.add_argument("--hold", default="nothing")
     parser.add_argument("--capability", action="append", default=[])
     options = parser.parse_args()
+    if _prepares(options.capability):
+        # Its processes have to be quick; where one may not say so, it stays as it is.
+        with contextlib.suppress(PermissionError):
+            os.nice(-10)
     asyncio.run(work(options.server, options.queue, options.hold, options.capability))
 
 

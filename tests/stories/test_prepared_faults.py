@@ -11,7 +11,7 @@ from tests.support.watching import history, start, the_end, until
 
 RELEASE = RELEASES[-1]
 QUEUE = "lighthouse"
-SHORT_LEASE = {"DW_WORKFLOW_TASK_TIMEOUT": "4"}
+SHORT_LEASE = {"DW_WORKFLOW_TASK_TIMEOUT": "6"}
 ABLE = (
     "cooperative_cancellation",
     "prepared_local_activities",
