@@ -129,6 +129,9 @@ def test_a_run_that_was_stopped_refuses_the_work_on_it(
         "run_status": status,
         "run_closed_reason": status,
         "run_closed_at": "2026-01-01T00:00:00.000000Z",
+        "task_status": "cancelled",
+        "lease_owner": None,
+        "lease_expires_at": None,
     }
     assert expected.items() <= body.items()
 
@@ -164,6 +167,7 @@ def test_a_run_that_ended_says_how(
     with wire.nothing_changes():
         body = report(wire, task, verb).refused(409, "run_closed")
     assert (body["stop_reason"], body["cancel_requested"]) == (stop_reason, False)
+    assert (body["task_status"], body["lease_owner"]) == ("completed", None)
 
 
 @every_verb

@@ -191,7 +191,15 @@ def require_lease(
         raise TaskNotFound(f"task {number} of run {run.run_id} is no workflow task")
     if task is None or task.number != number or task.lease is None:
         if run.is_closed:
-            raise RunClosed(f"run {run.run_id} is {run.status}", **stop_details(run))
+            # One that nobody has reported on was taken back when the run closed.
+            is_done = run.last_task is not None and number <= run.last_task.number
+            raise RunClosed(
+                f"run {run.run_id} is {run.status}",
+                **stop_details(run),
+                task_status="completed" if is_done else "cancelled",
+                lease_owner=None,
+                lease_expires_at=None,
+            )
         raise TaskNotLeased(f"workflow task {number} of run {run.run_id} is not leased")
     lease = task.lease
     if lease.expires_at <= moment.now:
