@@ -4,6 +4,8 @@ import asyncio
 from typing import cast
 
 from perdure.web.outbox import LARGE_BYTES_MIN, TOGETHER_MAX, Outbox
+from perdure.web.server import PIPELINED_MAX
+from tests.web.floor import a_floor, request
 
 
 class _Transport:
@@ -91,3 +93,24 @@ def test_a_client_that_is_gone_keeps_nobody_from_their_answer() -> None:
         assert sending.written == [("two", b"second")]
 
     asyncio.run(story())
+
+
+class _Hasty(_Transport):
+    def abort(self) -> None:
+        self._written.append((self._name, b"aborted"))
+        self.closed = True
+
+
+def test_an_answer_leaves_before_its_connection_is_given_up() -> None:
+    with a_floor(lean=True) as floor:
+        written: list[tuple[str, bytes]] = []
+
+        async def story() -> None:
+            protocol = floor.connections.protocol()
+            protocol.connection_made(cast(asyncio.Transport, _Hasty("one", written)))
+            too_many = request("/wait/first", method="GET") * (PIPELINED_MAX + 2)
+            protocol.data_received(request(body=b"1") + too_many)
+            protocol.connection_lost(None)
+
+        floor.loop.run(story())
+        assert [data[:12] for _, data in written] == [b"HTTP/1.1 200", b"aborted"]
