@@ -29,6 +29,13 @@ SCHEMA = {
 KNOWN: dict[tuple[str, str], str] = {}
 """Statements in Python that are there all the same, and why."""
 
+NAMING = (
+    "store/sqlite/store.py",
+    "store/sqlite/copying.py",
+    "store/listing.py",
+    "store/pushed.py",
+)
+"""Where queries are named."""
 TABLES = ("run", "history", "operation", "inbox", "ready", "deadline", "receipt", "worker")
 AT_START = {
     "load_workers": "once, at start",
@@ -119,6 +126,8 @@ def test_the_exceptions_exist() -> None:
         ("find_leased_operations", "operation_lease_owner_idx"),
         ("read_instance", "run_instance_idx"),
         ("read_list", "run_started_idx"),
+        ("read_list_of_ids", "run_instance_idx"),
+        ("read_list_of_runs", "run_id_idx"),
         ("read_chunks", "history_idx"),
         ("read_payload", "payload_idx"),
         ("read_loose_payloads", "payload_loose_idx"),
@@ -153,7 +162,7 @@ def test_every_query_is_used_and_every_used_one_exists() -> None:
     named = {
         str(node.value)
         for module in MODULES
-        if module.place in ("store/sqlite/store.py", "store/sqlite/copying.py", "store/pushed.py")
+        if module.place in NAMING
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }

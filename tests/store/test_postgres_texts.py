@@ -83,9 +83,11 @@ async def use_every_key(one: PostgresStore, two: PostgresStore, word: str) -> No
     assert (word, word) in await two.load_lease_owners()
     leases = await two.find_poll_leases([word], [word])
     assert leases == [PollLease(word, word, word, run.run_id, 0)]
-    wanted = RunFilter(namespace=word, workflow_type=word, text=word)
+    wanted = RunFilter(namespace=word, workflow_type=word)
     listed = {each.run_id for each in await two.read_list(wanted, None, 9)}
     assert listed == {run.run_id, waiting.run_id}
+    named = RunFilter(namespace=word, workflow_ids=(word,))
+    assert [each.run_id for each in await two.read_list(named, None, 9)] == [run.run_id]
     with pytest.raises(Conflict):
         await two.commit(Changes(receipts={receipt_key: receipt}))
     gone = Changes(workers={(word, word): None}, worker_revisions={(word, word): 1})

@@ -59,6 +59,7 @@ ON_BOTH_STORES = {
     "test_updates",
     "test_upgrades",
     "test_validations",
+    "test_visibility",
     "test_webhooks",
     "test_workflow_tasks",
 }

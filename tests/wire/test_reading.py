@@ -244,7 +244,7 @@ def test_a_page_without_a_size_has_fifty_runs(wire: Wire) -> None:
         ("page_size=-1", "page_size"),
         ("page_size=many", "page_size"),
         ("page_size=99999999999999999999", "page_size"),
-        ("query=CustomerId%3D%2242%22", "query"),
+        ("query=CustomerId%3D%2242", "query"),
         ("status=cancelled", "status"),
         ("status=pending", "status"),
         ("next_page_token=nonsense", "next_page_token"),

@@ -287,7 +287,10 @@ class RunFilter(Struct, frozen=True, kw_only=True):
     workflow_type: str | None = None
     hidden_type: str | None = None
     bucket: str | None = None
-    text: str | None = None
+    since: int = 0
+    # Only runs of these workflow ids, or only these runs.
+    workflow_ids: tuple[str, ...] | None = None
+    run_ids: tuple[str, ...] | None = None
 
 
 PushedSort = Literal["started", "workflow", "status", "app", "duration"]

@@ -11,13 +11,13 @@ from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.rejection import ActivityNotFound, InvalidRequest
 from perdure.core.run.operation import Activity, ActivityTimeouts
-from perdure.core.run.standalone import HOST_TYPE, ActivityRequest
+from perdure.core.run.standalone import ActivityRequest
 from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.engine.beat import Engine
 from perdure.engine.standalone import ActivityStart, StartActivity
 from perdure.identity import IdSource
-from perdure.protocols.durable_workflow import tokens, views
+from perdure.protocols.durable_workflow import views
 from perdure.protocols.durable_workflow.bodies import (
     Absent,
     Body,
@@ -28,12 +28,12 @@ from perdure.protocols.durable_workflow.bodies import (
     require_in_order,
 )
 from perdure.protocols.durable_workflow.commands import WireRetryPolicy, retry_policy
-from perdure.protocols.durable_workflow.control import page_size, status_bucket
 from perdure.protocols.durable_workflow.inputs import read_input
+from perdure.protocols.durable_workflow.listing import read_activities
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
-from perdure.store.interface import Instance, ListCursor, RunFilter
+from perdure.store.interface import Instance
 from perdure.web.message import Request, Response
 
 
@@ -149,23 +149,11 @@ class Activities:
         return self.surface.answer(request, 200, answer)
 
     async def list_activities(self, request: Request) -> Response:
-        query = request.query
-        size = page_size(query)
-        token = query.get("next_page_token")
-        wanted = RunFilter(
-            namespace=request.namespace, workflow_type=HOST_TYPE, bucket=status_bucket(query)
-        )
-        after = tokens.parse_list_token(token) if token else None
-        found = await self._engine.store.read_list(wanted, after, size + 1)
-        page = found[:size]
-        more = len(found) > size
-        last = page[-1] if page else None
+        page = await read_activities(self._engine.store, request.namespace, request.query)
         answer = {
-            "activities": [_summary(run) for run in page],
-            "activity_count": len(page),
-            "next_page_token": tokens.list_token(ListCursor(last.started_at, last.run_id))
-            if more and last is not None
-            else None,
+            "activities": [_summary(run) for run in page.runs],
+            "activity_count": len(page.runs),
+            "next_page_token": page.next_page_token,
         }
         return self.surface.answer(request, 200, answer)
 

@@ -1,7 +1,6 @@
 """The control plane: starting, looking at and commanding workflows."""
 
 import hashlib
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,10 +16,8 @@ from perdure.core.rejection import (
     RunNotFound,
 )
 from perdure.core.run.reframe import plain_envelope
-from perdure.core.run.standalone import HOST_TYPE
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import Run
-from perdure.core.run.status import StatusBucket
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.control import (
@@ -40,6 +37,7 @@ from perdure.protocols.durable_workflow.commands import (
     require_workflow_type,
 )
 from perdure.protocols.durable_workflow.inputs import read_input, require_signal_name
+from perdure.protocols.durable_workflow.listing import page_size, read_workflows
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
@@ -48,7 +46,7 @@ from perdure.protocols.durable_workflow.payloads import (
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
 from perdure.protocols.durable_workflow.tracing import read_carrier
-from perdure.store.interface import Instance, ListCursor, RunFilter, Store
+from perdure.store.interface import Instance, Store
 from perdure.web.message import Request, Response
 
 _FOLLOWED_RUNS = 100
@@ -175,29 +173,11 @@ class ControlPlane:
     # Reading -------------------------------------------------------------------------------------
 
     async def list_workflows(self, request: Request) -> Response:
-        query = request.query
-        size = page_size(query)
-        status = status_bucket(query)
-        token = query.get("next_page_token")
-        wanted = RunFilter(
-            namespace=request.namespace,
-            workflow_type=query.get("workflow_type") or None,
-            # Standalone activities have a list of their own; who names their type sees them here.
-            hidden_type=None if query.get("workflow_type") else HOST_TYPE,
-            bucket=status,
-            text=_search_text(query.get("query")),
-        )
-        after = tokens.parse_list_token(token) if token else None
-        found = await self._engine.store.read_list(wanted, after, size + 1)
-        page = found[:size]
-        more = len(found) > size
-        last = page[-1] if page else None
+        page = await read_workflows(self._engine.store, request.namespace, request.query)
         answer = {
-            "workflows": [views.summary(run) for run in page],
-            "workflow_count": len(page),
-            "next_page_token": tokens.list_token(ListCursor(last.started_at, last.run_id))
-            if more and last is not None
-            else None,
+            "workflows": [views.summary(run) for run in page.runs],
+            "workflow_count": len(page.runs),
+            "next_page_token": page.next_page_token,
         }
         return self.surfaces["list"].answer(request, 200, answer)
 
@@ -362,38 +342,6 @@ async def encode_for_run(store: Store, target: CommandTarget, plain: bytes) -> b
     """Plain arguments in the frame of the run that will read them."""
     runs = await store.read_instance(target.instance)
     return plain_envelope(plain, Frame(runs[-1].frame) if runs else Frame.VALUE)
-
-
-def page_size(
-    query: dict[str, str],
-    default: int = limits.LIST_PAGE_SIZE_DEFAULT,
-    most: int = limits.LIST_PAGE_SIZE_MAX,
-) -> int:
-    """How much of a list somebody wants to see at once."""
-    text = query.get("page_size")
-    if text is None or text == "":
-        return default
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= most:
-        raise InvalidRequest("page_size", f"must be a number from 1 to {most}")
-    return int(text[:9])
-
-
-def status_bucket(query: dict[str, str]) -> str | None:
-    """The coarse status that a list is to be limited to."""
-    status = query.get("status") or None
-    if status is not None and status not in set(StatusBucket):
-        raise InvalidRequest("status", "must be running, completed or failed")
-    return status
-
-
-_EXPRESSION = re.compile(r"[=<>]|\bIN\s*\(|^\s*NOT\s", re.IGNORECASE)
-
-
-def _search_text(query: str | None) -> str | None:
-    """Free text to look for in workflow ids. An expression is refused, not misread as text."""
-    if query and _EXPRESSION.search(query):
-        raise InvalidRequest("query", "visibility expressions are not available; give plain text")
-    return query or None
 
 
 _FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}

@@ -50,8 +50,8 @@ from perdure.protocols.durable_workflow.commands import (
     require_workflow_type,
     retry_policy,
 )
-from perdure.protocols.durable_workflow.control import page_size
 from perdure.protocols.durable_workflow.inputs import read_input
+from perdure.protocols.durable_workflow.listing import page_size
 from perdure.protocols.durable_workflow.payloads import (
     frame_of_envelope,
     require_payload,

@@ -45,6 +45,7 @@ from perdure.store.interface import (
     StreamKey,
     Unavailable,
 )
+from perdure.store.listing import listing
 from perdure.store.postgres.errors import Lost, is_lost, translated
 from perdure.store.postgres.line import BEAT_SESSION, SESSION, Connection, Line, plain
 from perdure.store.postgres.schema import (
@@ -452,21 +453,22 @@ class PostgresStore:
 
     async def read_list(self, wanted: RunFilter, after: ListCursor | None, limit: int) -> list[Run]:
         statuses = None
-        query = "read_list"
+        query, named = listing(wanted)
         if wanted.bucket is not None:
             chosen = [status for status in RunStatus if bucket(status) == wanted.bucket]
             statuses = [status.value for status in chosen]
-            if chosen and CLOSED.isdisjoint(chosen):
+            if named is None and chosen and CLOSED.isdisjoint(chosen):
                 query = "read_open_list"
         cursor = ListCursor(_END_OF_TIME, "") if after is None else after
         found = await self._read(
             query,
             wanted.namespace,
             *cursor,
+            wanted.since,
             wanted.workflow_type,
             wanted.hidden_type,
             statuses,
-            wanted.text,
+            *(() if named is None else (list(named),)),
             limit,
         )
         return [_run_of(row) for row in found]

@@ -50,6 +50,7 @@ from perdure.store.interface import (
     StreamKey,
     Unavailable,
 )
+from perdure.store.listing import listing
 from perdure.store.pushed import question
 from perdure.store.queries import backwards, load_queries, shortened
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
@@ -323,9 +324,11 @@ class SqliteStore:
         if wanted.bucket is not None:
             statuses = _array(s.value for s in RunStatus if bucket(s) == wanted.bucket)
         cursor = ListCursor(_END_OF_TIME, "") if after is None else after
+        query, named = listing(wanted)
+        ids = () if named is None else (_array(named),)
         types = (wanted.workflow_type, wanted.hidden_type)
-        values = (wanted.namespace, *cursor, *types, statuses, wanted.text, limit)
-        found = await self._read_bulk("read_list", values)
+        values = (wanted.namespace, *cursor, wanted.since, *types, statuses, *ids, limit)
+        found = await self._read_bulk(query, values)
         return [rows.run_of(row) for row in found]
 
     async def read_items(

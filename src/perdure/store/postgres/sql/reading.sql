@@ -27,36 +27,49 @@ select {run_columns}
    and run.workflow_id = :workflow_id::text
  order by run.run_number
 
--- name: read_list
--- One page of runs, newest first, behind a cursor.
-select {run_columns}
-  from perdure.run
-  left join perdure.open_run on open_run.run_id = run.run_id
- where run.namespace = :namespace::text
+-- part: listed
+run.namespace = :namespace::text
    and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
+   and run.started_at >= :since::bigint
    and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
    and (:hidden_type::text is null or run.workflow_type <> :hidden_type::text)
    and (:statuses::text[] is null or coalesce(open_run.status, run.status) = any(:statuses::text[]))
-   and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
- order by run.started_at desc, run.run_id desc
+
+-- part: listed_columns
+{run_columns}
+  from perdure.run
+  left join perdure.open_run on open_run.run_id = run.run_id
+ where {listed}
+
+-- part: newest_first
+order by run.started_at desc, run.run_id desc
  limit :most::bigint
+
+-- name: read_list
+-- One page of runs, newest first, behind a cursor.
+select {listed_columns}
+{newest_first}
 
 -- name: read_open_list
 -- The same for runs that are open: there may be few of them among many.
-select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
-       run.started_at, open_run.status, run.closed_at, open_run.version, open_run.task_owner,
-       open_run.state
+select {run_columns}
   from perdure.run
   join perdure.open_run on open_run.run_id = run.run_id
- where run.namespace = :namespace::text
+ where {listed}
    and run.closed_at is null
-   and (run.started_at, run.run_id) < (:started_at::bigint, :run_id::text)
-   and (:workflow_type::text is null or run.workflow_type = :workflow_type::text)
-   and (:hidden_type::text is null or run.workflow_type <> :hidden_type::text)
-   and (:statuses::text[] is null or open_run.status = any(:statuses::text[]))
-   and (:text::text is null or strpos(run.workflow_id, :text::text) > 0)
- order by run.started_at desc, run.run_id desc
- limit :most::bigint
+{newest_first}
+
+-- name: read_list_of_ids
+-- The same among the runs of some workflow ids.
+select {listed_columns}
+   and run.workflow_id = any(:wanted::text[])
+{newest_first}
+
+-- name: read_list_of_runs
+-- The same among some runs.
+select {listed_columns}
+   and run.run_id = any(:wanted::text[])
+{newest_first}
 
 -- Lists of push runs. Each order has an index of its own; those that change with a run have one of
 -- runs that are over, and what is open is put in its place.

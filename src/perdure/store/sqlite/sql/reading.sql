@@ -23,16 +23,39 @@ select {run_columns}
    and workflow_id = :workflow_id
  order by run_number
 
+-- part: listed
+-- Behind a cursor, which is also where a list begins; `likely` tells the planner that the other end
+-- narrows less.
+namespace = :namespace
+   and (started_at, run_id) < (:started_at, :run_id)
+   and likely(started_at >= :since)
+   and (:workflow_type is null or workflow_type = :workflow_type)
+   and (:hidden_type is null or workflow_type <> :hidden_type)
+   and (:statuses is null or status in (select value from json_each(:statuses)))
+
 -- name: read_list
 -- One page of runs, newest first, behind a cursor.
 select {run_columns}
   from run
- where namespace = :namespace
-   and (started_at, run_id) < (:started_at, :run_id)
-   and (:workflow_type is null or workflow_type = :workflow_type)
-   and (:hidden_type is null or workflow_type <> :hidden_type)
-   and (:statuses is null or status in (select value from json_each(:statuses)))
-   and (:text is null or instr(workflow_id, :text) > 0)
+ where {listed}
+ order by started_at desc, run_id desc
+ limit :most
+
+-- name: read_list_of_ids
+-- The same among the runs of some workflow ids.
+select {run_columns}
+  from run indexed by run_instance_idx
+ where {listed}
+   and workflow_id in (select value from json_each(:wanted))
+ order by started_at desc, run_id desc
+ limit :most
+
+-- name: read_list_of_runs
+-- The same among some runs.
+select {run_columns}
+  from run indexed by run_id_idx
+ where {listed}
+   and run_id in (select value from json_each(:wanted))
  order by started_at desc, run_id desc
  limit :most
 
