@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
+from perdure.dispatch.delivery import ActivityDelivery, Claim, WorkflowDelivery, claim_of
 from perdure.dispatch.errands import HandOver, unpack
 from tests.engine.among import Node, several
 from tests.engine.ending import must_end
@@ -28,6 +28,7 @@ class Post(Weather):
         super().__init__(nodes, clock, seed)
         self.polls: list[asyncio.Task[Any]] = []
         self.fates: Counter[str] = Counter()
+        self._given: set[Claim] = set()
         self._late: list[tuple[Any, str, bytes]] = []
         self.is_fair = False
         for node in nodes:
@@ -83,6 +84,10 @@ class Post(Weather):
         for poll in [poll for poll in self.polls if poll.done()]:
             self.polls.remove(poll)
             delivery = poll.result().delivery
+            if delivery is not None:
+                claim = claim_of(delivery)
+                assert claim not in self._given, "no lease is given to two polls"
+                self._given.add(claim)
             if isinstance(delivery, WorkflowDelivery):
                 self.tasks.append(delivery)
             elif isinstance(delivery, ActivityDelivery):

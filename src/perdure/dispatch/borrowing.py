@@ -18,7 +18,8 @@ from perdure.core.fleet.contract import takeable
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import BORROWED_POLLS_MAX, HAND_OVER_RUN_BYTES_MAX, NODES_REMEMBERED_MAX
 from perdure.core.run.operation import Activity
-from perdure.core.run.state import WORKFLOW_TASK, Run
+from perdure.core.run.state import Run
+from perdure.dispatch.delivery import Claim, find_claim
 from perdure.dispatch.errands import Courier, HandOver, LentPoll, LentQueue, Telling, pack
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
@@ -215,8 +216,9 @@ class Borrower:
     def _hand_over(self, poller: BorrowedPoller, run: Run, place: int) -> None:
         self._reserved.pop(poller.identity, None)
         self._number += 1
-        attempt, taking_back = _lease_of(run, place, poller.worker.worker_id)
-        self._under_way[self._number] = _UnderWay(poller, taking_back)
+        claim = find_claim(run, place)
+        assert claim is not None
+        self._under_way[self._number] = _UnderWay(poller, _taking_back(run, claim))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_TICK_SECONDS, self.tick)
         given = HandOver(
@@ -227,10 +229,11 @@ class Borrower:
             name=poller.name,
             run_id=run.run_id,
             place=place,
-            attempt=attempt,
-            owner=poller.worker.worker_id,
+            attempt=claim.number,
+            owner=claim.owner,
             sent_at=self._clock.now(),
             run=self._carried(run) if self._courier.is_near(poller.node) else None,
+            task=claim.task,
         )
         self._courier.carry(poller.node, pack(given))
 
@@ -261,25 +264,21 @@ class Borrower:
             self._engine.send(refused if is_refused else silent)
 
 
-def _lease_of(run: Run, place: int, owner: str) -> tuple[int, TakingBack]:
-    """The number of the lease, and what ends it."""
-    if place == WORKFLOW_TASK:
-        task = run.task
-        assert task is not None
+def _taking_back(run: Run, claim: Claim) -> TakingBack:
+    """What ends a lease that was just granted."""
+    if claim.task is not None:
         release = ReleaseWorkflowTask(
-            run.run_id, number=task.number, owner=owner, attempt=task.attempt
+            run.run_id, number=claim.task, owner=claim.owner, attempt=claim.number
         )
-        return task.attempt, TakingBack(release, release)
-    activity = run.operations[place]
+        return TakingBack(release, release)
+    activity = run.operations[claim.place]
     assert isinstance(activity, Activity)
     ref = AttemptRef(
         namespace=run.namespace,
         run_id=run.run_id,
         sequence=activity.sequence,
         attempt_id=activity.attempt_id,
-        owner=owner,
+        owner=claim.owner,
     )
     # A node that says nothing may have delivered it.
-    return activity.lease_number, TakingBack(
-        ReleaseActivity(ref, was_seen=False), ReleaseActivity(ref, was_seen=True)
-    )
+    return TakingBack(ReleaseActivity(ref, was_seen=False), ReleaseActivity(ref, was_seen=True))

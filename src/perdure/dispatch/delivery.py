@@ -190,33 +190,59 @@ def deliver_activity(run: Run, activity: Activity) -> ActivityDelivery:
 
 
 class Claim(NamedTuple):
-    """Which lease a poll was given: enough to find it again while it stands."""
+    """Which lease a poll was given: enough to find it again while it stands, and no other one.
+
+    An activity is known by its place, and numbers its leases through. A workflow task has a number
+    of its own, `task`: the next one takes its place, and numbers its leases from one again.
+    """
 
     run_id: str
     place: int
+    task: int | None
     number: int
     owner: str
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether it could be of several workflow tasks; see `HandOver`."""
+        return self.place == WORKFLOW_TASK and self.task is None
+
+    def names(self, held: "Claim") -> bool:
+        """Whether it speaks of a lease, by all that it says."""
+        return self == (held if self.task is not None else held._replace(task=None))
 
 
 def claim_of(delivery: Delivery) -> Claim:
     if isinstance(delivery, ActivityDelivery):
-        return Claim(delivery.run_id, delivery.sequence, delivery.lease_number, delivery.owner)
-    return Claim(delivery.run_id, WORKFLOW_TASK, delivery.attempt, delivery.owner)
+        return Claim(
+            delivery.run_id, delivery.sequence, None, delivery.lease_number, delivery.owner
+        )
+    return Claim(delivery.run_id, WORKFLOW_TASK, delivery.number, delivery.attempt, delivery.owner)
 
 
-def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
-    """The same lease once more, if its owner still holds it at the same attempt."""
-    if claim.place == WORKFLOW_TASK:
+def find_claim(run: Run, place: int) -> Claim | None:
+    """The lease that stands at a place of a run."""
+    if place == WORKFLOW_TASK:
         task = run.task
         if task is None or task.lease is None:
             return None
-        held = (task.attempt, task.lease.owner) == (claim.number, claim.owner)
-        return deliver_workflow_task(run, page_size) if held else None
-    activity = run.operations.get(claim.place)
+        return Claim(run.run_id, place, task.number, task.attempt, task.lease.owner)
+    activity = run.operations.get(place)
     if not isinstance(activity, Activity) or activity.lease is None:
         return None
-    held = (activity.lease_number, activity.lease.owner) == (claim.number, claim.owner)
-    return deliver_activity(run, activity) if held else None
+    return Claim(run.run_id, place, None, activity.lease_number, activity.lease.owner)
+
+
+def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
+    """The same lease once more, if it still stands."""
+    held = find_claim(run, claim.place)
+    if held is None or not claim.names(held):
+        return None
+    if claim.place == WORKFLOW_TASK:
+        return deliver_workflow_task(run, page_size)
+    activity = run.operations[claim.place]
+    assert isinstance(activity, Activity)
+    return deliver_activity(run, activity)
 
 
 def deliver_to_poll(

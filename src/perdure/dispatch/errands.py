@@ -39,7 +39,11 @@ class Telling(msgspec.Struct, array_like=True, frozen=True, tag="telling"):
 
 
 class HandOver(msgspec.Struct, array_like=True, frozen=True, tag="hand_over"):
-    """A lease that is on disk, for a poll that was lent. The run comes along if it is small."""
+    """A lease that is on disk, for a poll that was lent. The run comes along if it is small.
+
+    Members are only added at the end, and may be absent: nodes of the release before send and read
+    those that they know. Of these `task`, the number of a workflow task, is the latest.
+    """
 
     sender: str
     number: int
@@ -52,6 +56,7 @@ class HandOver(msgspec.Struct, array_like=True, frozen=True, tag="hand_over"):
     owner: str
     sent_at: int
     run: bytes | None
+    task: int | None = None
 
 
 Errand = Telling | HandOver

@@ -223,19 +223,21 @@ class Lender:
         nodes = self._wanted.get(given.key)
         if nodes is not None and given.sender in nodes:
             nodes[given.sender] = self._clock.now() + _WANTED
-        claim = Claim(given.run_id, given.place, given.attempt, given.owner)
+        claim = Claim(given.run_id, given.place, given.task, given.attempt, given.owner)
         poller = self._recent.get(given.poll)
         if poller is not None and _was_given(poller, claim):
             # It was found on disk in the meantime.
             self._receipt(given)
             return
         is_prompt = self._clock.now() - given.sent_at < _PROMPT
+        # What may have been taken back, and done by others, must say which task it was.
+        is_doubtful = claim.is_vague and not is_prompt
         if poller is None or not self._fits(poller, given):
             if poller is not None:
                 # What it was given is taken by another one, or refused.
                 self._forget_ended(poller)
             poller, is_prompt = self._yard.find(given.key, given.name, given.owner), False
-        if poller is None:
+        if poller is None or is_doubtful:
             self._refuse(given)
             return
         told = self._told.get((given.key, given.sender))
@@ -367,7 +369,7 @@ def _was_given(poller: ParkedPoller, claim: Claim) -> bool:
     answer = poller.answer
     if not answer.done() or answer.cancelled() or answer.exception() is not None:
         return False
-    return claim_of(answer.result()) == claim
+    return claim.names(claim_of(answer.result()))
 
 
 def _unpacked(packed: bytes) -> Run | None:
