@@ -19,6 +19,7 @@ from perdure.protocols.durable_workflow.reasons import (
 )
 from perdure.protocols.durablex.reasons import PUSH_REASONS
 from perdure.server.assemble import Server
+from perdure.server.foreign import FIXED, IGNORED, REFUSED
 from perdure.server.settings import ENVIRONMENT, Settings, SettingsError, load_settings
 from perdure.store.interface import Store
 from perdure.web.routing import PUBLIC
@@ -169,9 +170,23 @@ def test_every_variable_that_is_read_is_listed_and_every_listed_one_is_read() ->
         str(node.value)
         for node in ast.walk(settings.tree)
         if isinstance(node, ast.Constant)
-        and re.fullmatch(r"(PERDURE|DW)_[A-Z_]+[A-Z]", str(node.value))
+        and re.fullmatch(r"(PERDURE|DW)_[A-Z0-9_]+[A-Z]", str(node.value))
     }
     assert written <= set(ENVIRONMENT)
+
+
+def test_the_table_of_variables_without_effect_is_complete_and_true() -> None:
+    pairs = [row for row in rows("settings.md") if len(row) == 2]
+    documented = {
+        unquoted(name): why for names, why in pairs for name in names.split(", ") if "DW_" in name
+    }
+    refused = {
+        name: f"refused: {why}" + f"; `{' or '.join(right)}` is right" * bool(right)
+        for name, (right, why) in REFUSED.items()
+    }
+    fixed = {name: f"always {value}" for name, value in FIXED.items()}
+    assert documented == {**refused, **fixed, **IGNORED}
+    assert not set(documented) & set(ENVIRONMENT)
 
 
 def test_an_empty_variable_is_one_that_is_not_set() -> None:
@@ -193,6 +208,13 @@ def test_an_empty_variable_is_one_that_is_not_set() -> None:
         ("DW_HISTORY_RETENTION_DAYS", "366"),
         ("DW_HISTORY_RETENTION_DAYS", "never"),
         ("DW_MAX_PAYLOAD_BYTES", "10"),
+        ("DW_WORKER_STALE_AFTER_SECONDS", "0"),
+        ("DW_WORKER_STALE_AFTER_SECONDS", "3601"),
+        ("DW_ENV_AUDIT_STRICT", "perhaps"),
+        ("DW_PRINCIPAL_TOKENS", "{"),
+        ("DW_AUTH_PROVIDER", "custom"),
+        ("DW_MODE", "embedded"),
+        ("DW_SERIALIZER", "json"),
         ("DW_MAX_PAYLOAD_BYTES", "٣٣٣٣"),
     ],
 )
@@ -208,8 +230,9 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def test_the_table_of_commands_is_complete_and_true() -> None:
-    documented = {unquoted(row[0]): row[1] for row in rows("settings.md") if len(row) == 2}
-    assert set(documented) == {f"perdure {name}" for name in commands()}
+    pairs = [row for row in rows("settings.md") if len(row) == 2]
+    documented = {unquoted(row[0]) for row in pairs if row[0].startswith("`perdure ")}
+    assert documented == {f"perdure {name}" for name in commands()}
 
 
 def test_the_table_of_options_is_complete_and_true() -> None:

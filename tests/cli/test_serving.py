@@ -140,6 +140,11 @@ def test_serve_refuses_to_stand_open_by_accident(store: str, tmp_path: Path) -> 
         {"DW_AUTH_TOKEN": ""},
         {"DW_AUTH_DRIVER": "token"},
         {"DW_AUTH_DRIVER": "token", "DW_WORKER_TOKEN": "", "DW_ADMIN_TOKEN": ""},
+        {"DW_PRINCIPAL_TOKENS": "[]"},
+        {"DW_PRINCIPAL_TOKENS": "{}"},
+        {"DW_AUTH_TOKEN": "x", "DW_AUTH_BACKWARD_COMPATIBLE": "false"},
+        {"DW_AUTH_DRIVER": "signature", "DW_AUTH_TOKEN": "x"},
+        {"DW_SIGNATURE_KEY": "x"},
     ],
 )
 def test_an_empty_token_is_no_credential(
@@ -151,8 +156,33 @@ def test_an_empty_token_is_no_credential(
 def test_serve_refuses_a_driver_that_it_does_not_know(
     refusal: Callable[..., str], store: str
 ) -> None:
-    sentence = refusal("serve", "--store", store, DW_AUTH_DRIVER="signature")
+    sentence = refusal("serve", "--store", store, DW_AUTH_DRIVER="oidc")
     assert "DW_AUTH_DRIVER" in sentence
+
+
+def test_serve_refuses_what_it_is_not_and_with_strictness_what_it_does_not_know(
+    refusal: Callable[..., str], store: str
+) -> None:
+    told = refusal("serve", "--store", store, DW_AUTH_TOKEN="x", DW_AUTH_PROVIDER="App\\\\Door")
+    assert told.startswith("DW_AUTH_PROVIDER cannot be set")
+    strict = {"DW_AUTH_TOKEN": "x", "DW_ENV_AUDIT_STRICT": "1"}
+    told = refusal("serve", "--store", store, **strict, DW_SERVER_KEY="s3cret")
+    assert told.startswith("DW_SERVER_KEY has no effect")
+    assert "s3cret" not in told
+
+
+def test_a_variable_that_has_no_effect_is_told_once_when_the_server_starts(store: str) -> None:
+    with running(
+        "dev", "--port", "0", "--store", store, DW_SERVER_KEY="s3cret", DW_NOSUCH="s3cret"
+    ) as server:
+        assert server.stop() == 0
+        assert server.process.stderr is not None
+        told = server.process.stderr.read()
+    lines = [line for line in told.splitlines() if "no effect" in line]
+    assert len(lines) == 2
+    assert "DW_NOSUCH" in lines[0]
+    assert "DW_SERVER_KEY" in lines[1]
+    assert "s3cret" not in told
 
 
 @pytest.mark.parametrize(

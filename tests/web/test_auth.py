@@ -4,7 +4,13 @@ import hmac
 
 import pytest
 
-from perdure.web.auth import ALL_ROLES, NoAuthentication, TokenAuthentication, require_role
+from perdure.web.auth import (
+    ALL_ROLES,
+    NoAuthentication,
+    SignatureAuthentication,
+    TokenAuthentication,
+    require_role,
+)
 from perdure.web.message import HttpError, Principal, Request
 from perdure.web.routing import PUBLIC
 
@@ -96,6 +102,62 @@ def test_a_key_has_the_scope_of_its_list() -> None:
         principal = door.authenticate(a_request(f"Bearer {key}"))
         assert (principal.subject, principal.roles) == (f"key:{scope}", frozenset({scope}))
     assert door.authenticate(a_request("Bearer shared")).roles == ALL_ROLES
+
+
+def test_a_token_may_name_who_holds_it_beside_all_others() -> None:
+    ann = Principal("ann", frozenset({"worker", "operator"}), "token")
+    door = TokenAuthentication(
+        shared="shared", by_role={"worker": "w-token"}, by_subject={"a1": ann, "a2": ann}
+    )
+
+    for token, subject in (("a1", "ann"), ("a2", "ann"), ("w-token", "role:worker")):
+        assert door.authenticate(a_request(f"Bearer {token}")).subject == subject
+    alone = TokenAuthentication(shared="shared", by_subject={"a1": ann})
+    assert alone.authenticate(a_request("Bearer shared")).roles == {"admin"}
+
+
+def signed(body: bytes, key: str) -> Request:
+    signature = hmac.new(key.encode(), body, "sha256").hexdigest().encode()
+    return Request("POST", b"/", {b"x-signature": signature}, body=body)
+
+
+def test_a_signature_tells_whose_key_it_was() -> None:
+    door = SignatureAuthentication(shared="k", by_role={"worker": "wk", "admin": "ak"})
+
+    for key, subject, roles in (
+        ("wk", "role:worker", {"worker"}),
+        ("ak", "role:admin", {"admin"}),
+        ("k", "legacy-signature", {"admin"}),
+    ):
+        for body in (b"", b'{"a": 1}'):
+            principal = door.authenticate(signed(body, key))
+            assert principal.roles == roles
+            assert principal.subject == subject
+            assert principal.method == "signature"
+    only = SignatureAuthentication(shared="k", by_role={})
+    assert only.authenticate(signed(b"", "k")).roles == ALL_ROLES
+
+
+def test_a_signature_of_something_else_is_nobodys() -> None:
+    tokens = TokenAuthentication(shared=None, by_scope={"read": ("r",)})
+    door = SignatureAuthentication(shared="k", by_role={}, tokens=tokens)
+    right = signed(b"body", "k").headers[b"x-signature"]
+
+    assert door.authenticate(a_request("Bearer r")).roles == {"read"}
+    for headers in (
+        {},
+        {b"x-signature": b""},
+        {b"x-signature": right.upper()},
+        {b"x-signature": b"\xff" * 64},
+        {b"x-signature": signed(b"other", "k").headers[b"x-signature"]},
+        {b"x-signature": b"", b"authorization": b"Bearer r"},
+        {b"authorization": b"Bearer k"},
+    ):
+        with pytest.raises(HttpError) as refusal:
+            door.authenticate(Request("POST", b"/", headers, body=b"body"))
+        assert (refusal.value.status, refusal.value.reason) == (401, "unauthorized")
+    with pytest.raises(ValueError, match="at least one key"):
+        SignatureAuthentication(shared=None, by_role={})
 
 
 def test_a_door_with_no_token_at_all_cannot_be_built() -> None:

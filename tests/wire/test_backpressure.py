@@ -5,7 +5,6 @@ from typing import Any, NoReturn
 
 import pytest
 
-from perdure.dispatch import pollers
 from perdure.dispatch.polling import Polling
 from perdure.engine.beat import Engine
 from perdure.store.interface import Unavailable
@@ -120,11 +119,8 @@ def test_reports_get_a_plain_refusal(away: Wire) -> None:
 
 
 @every_poll
-def test_a_poll_beyond_the_bound_is_told_when_to_come_again(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pollers, "PARKED_POLLS_MAX", 0)
-    with a_wire(tmp_path, query_polls_max=1) as wire:
+def test_a_poll_beyond_the_bound_is_told_when_to_come_again(tmp_path: Path, kind: str) -> None:
+    with a_wire(tmp_path, query_polls_max=1, polls_max=0) as wire:
         wire.register(capabilities=["query_tasks", "update_validation_tasks"])
         body = {"worker_id": "w1", "task_queue": "q"}
         headers = {WORKER_VERSION: "1.20"}

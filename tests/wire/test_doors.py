@@ -1,6 +1,7 @@
 """The door of both planes: what is checked, in which order, and how a refusal looks."""
 
 import gzip
+import hmac
 import itertools
 import json
 import logging
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from perdure.server.settings import load_settings
 from perdure.web.routing import PUBLIC
 from tests.support.http import (
     CONTROL_VERSION,
@@ -430,9 +432,50 @@ def test_health_and_readiness_are_open_to_all(guarded: Wire) -> None:
     assert health.body["checks"] == {"database": "ok"}
     assert ready.ok()["status"] == "ready"
     assert {check["status"] for check in ready.body["checks"].values()} == {"ok"}
+    assert ready.body["checks"]["auth"] == {"status": "ok", "driver": "token"}
+    wrong = guarded.call("GET", "/api/ready", headers=bearer("nobody"))
+    assert wrong.ok()["checks"] == ready.body["checks"]
     for answer in (health, ready):
         assert CONTROL_VERSION.lower() not in answer.headers
         assert WORKER_VERSION.lower() not in answer.headers
+
+
+def test_a_principal_may_do_what_its_roles_may(tmp_path: Path) -> None:
+    told = (
+        '[{"token":"a-s3cret","subject":"ann","roles":["operator"],"tenant":"t","claims":{"x":1}},'
+        '{"token":"b-s3cret","subject":"bob","roles":["worker","admin"]}]'
+    )
+    settings = load_settings({"DW_PRINCIPAL_TOKENS": told})
+    assert "s3cret" not in repr(settings)
+    with a_wire(tmp_path, auth_driver="token", principals=settings.principals) as wire:
+        listing = {CONTROL_VERSION: "2"}
+        for token in ("a-s3cret", "b-s3cret"):
+            wire.call("GET", "/api/workflows", headers={**listing, **bearer(token)}).ok()
+        wire.call("GET", "/api/workflows", headers=listing).refused(401, "unauthorized")
+        polling = {WORKER_VERSION: "1.20", **bearer("a-s3cret")}
+        refused = wire.call("POST", "/api/worker/heartbeat", {"worker_id": "w"}, headers=polling)
+        assert refused.refused(403, "forbidden")["role"] == "operator"
+        polling |= bearer("b-s3cret")
+        beat = wire.call("POST", "/api/worker/heartbeat", {"worker_id": "w"}, headers=polling)
+        beat.refused(404, "worker_not_registered")
+
+
+def test_a_signed_body_is_let_in(tmp_path: Path) -> None:
+    with a_wire(
+        tmp_path, auth_driver="signature", role_signature_keys={"operator": "k", "worker": "wk"}
+    ) as wire:
+
+        def start(key: str, body: bytes = b'{"workflow_type":"Order"}') -> Answer:
+            signature = hmac.new(key.encode(), b'{"workflow_type":"Order"}', "sha256").hexdigest()
+            headers = {CONTROL_VERSION: "2", "Content-Type": "application/json"}
+            headers["X-Signature"] = signature
+            return wire.call("POST", "/api/workflows", content=body, headers=headers)
+
+        start("k").ok(201)
+        start("other").refused(401, "unauthorized")
+        start("k", b'{"workflow_type":"Other"}').refused(401, "unauthorized")
+        start("wk").refused(403, "forbidden")
+        assert wire.call("GET", "/api/ready").ok()["checks"]["auth"]["driver"] == "signature"
 
 
 def test_a_shared_token_beside_role_tokens_is_an_administrators(tmp_path: Path) -> None:

@@ -672,7 +672,7 @@ def test_draining_answers_every_parked_poll(wire: Wire) -> None:
 def test_more_parked_polls_than_the_bound_are_429(
     wire: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.dispatch.pollers.PARKED_POLLS_MAX", 1)
+    monkeypatch.setattr(wire.server.yard, "parked_max", 1)
     wire.register()
     wire.park("/workflow-tasks/poll", polled(timeout_seconds=60))
 

@@ -1,5 +1,6 @@
 """Worker sessions over the wire: who owns one, who is refused, and what becomes of it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.http import (
     Json,
     Parked,
     Wire,
+    a_wire,
     avro,
     complete_workflow,
     schedule_activity,
@@ -210,6 +212,21 @@ def test_a_session_outlived_is_over_for_good(wire: Wire) -> None:
     wire.advance(seconds=8)
     assert (shown(wire)["status"], shown(wire)["failure_reason"]) == ("expired", "ttl_expired")
     create(wire).refused(409, "session_closed")
+
+
+def test_how_long_a_worker_may_be_silent_can_be_set(tmp_path: Path) -> None:
+    with a_wire(tmp_path, worker_stale_after=20_000_000, worker_heartbeat_interval=7) as wire:
+        told = wire.register("w1")
+        create(wire, "w1", lease_seconds=500).ok(201)
+        wire.advance(seconds=20)
+        assert shown(wire)["status"] == "active"
+        wire.advance(seconds=1)
+        assert shown(wire)["failure_reason"] == "worker_heartbeat_stale"
+        info = wire.call("GET", "/api/cluster/info").ok()
+    cadence = {"heartbeat_interval_seconds": 7, "stale_after_seconds": 20}
+    assert cadence.items() <= told.items()
+    status = info["worker_protocol"]["server_capabilities"]["worker_status"]
+    assert cadence.items() <= status.items()
 
 
 def test_a_silent_owner_orphans_its_session(wire: Wire) -> None:

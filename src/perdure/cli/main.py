@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +30,8 @@ from perdure.store.copying import copy
 from perdure.store.interface import Unavailable
 from perdure.store.postgres.store import PostgresStore
 
+log = logging.getLogger(__name__)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
@@ -51,6 +54,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         listeners = [inherited_listener(descriptor) for descriptor in parsed.listen_fd]
         uvloop.run(serve(settings, listeners, parsed.family))
         return 0
+    for told in settings.without_effect:
+        log.warning("%s", told)
     processes = settings.processes or _processes_of(parsed.command, settings)
     if processes == 1:
         uvloop.run(serve(settings))

@@ -89,7 +89,8 @@ class Others(Protocol):
 class PollerYard:
     """Every parked poller of this process, by queue, the longest waiting first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, parked_max: int = PARKED_POLLS_MAX) -> None:
+        self.parked_max = parked_max
         self._parked: dict[QueueKey, OrderedDict[int, ParkedPoller]] = {}
         self._count = 0
         self._ready: dict[QueueKey, set[str]] = {}
@@ -120,7 +121,7 @@ class PollerYard:
         return self._count
 
     def park(self, poller: ParkedPoller) -> None:
-        if self._count >= PARKED_POLLS_MAX:
+        if self._count >= self.parked_max:
             raise LongPollCapacityExhausted(f"{self._count} polls are parked already")
         if self._is_closed:
             poller.answer.cancel()

@@ -16,7 +16,7 @@ from perdure.core.limits import (
     OPERATIONS_PER_BEAT_MAX,
     OPERATIONS_WAITING_MAX,
     SECOND,
-    WORKER_STALE_AFTER,
+    WORKER_STALE_AFTER_MAX,
 )
 from perdure.core.rejection import (
     InvalidSignalArguments,
@@ -187,7 +187,7 @@ class Engine:
     async def refresh_workers(self) -> None:
         """Take in every registration that may be alive, whichever node it was made at."""
         if self._shared is not None:
-            since = self._clock.now() - WORKER_STALE_AFTER
+            since = self._clock.now() - WORKER_STALE_AFTER_MAX
             self.take_in(await self._shared.load_changed_workers(since))
 
     def send(self, operation: Operation) -> None:

@@ -91,7 +91,15 @@ from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.server.webhooks import make_deliverer, make_forgetter, make_webhook_routes
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
-from perdure.web.auth import FULL, READ, Authenticator, NoAuthentication, TokenAuthentication
+from perdure.web.auth import (
+    FULL,
+    READ,
+    Authenticator,
+    NoAuthentication,
+    SignatureAuthentication,
+    TokenAuthentication,
+)
+from perdure.web.message import Principal
 from perdure.web.routing import Router, Surface
 
 
@@ -111,7 +119,7 @@ class Server:
         ids = IdSource(clock.now)
         node_id = ids.ulid()
         self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
-        self.yard = PollerYard()
+        self.yard = PollerYard(parked_max=settings.polls_max)
         self.runners = RunnerYard()
         yards = Yards(self.yard, {TASK_KINDS[Dialect.PUSH]: self.runners})
         self.watchers = Watchers()
@@ -178,6 +186,7 @@ class Server:
             poll_timeout=settings.poll_timeout,
             compression=settings.compression,
             external_payloads=settings.external_payloads,
+            cadence=settings.cadence,
         )
         control_surface = ControlSurface(self.namespaces)
         worker_surface = WorkerSurface(self.namespaces, lambda: capabilities)
@@ -208,6 +217,7 @@ class Server:
             ids,
             worker_surface,
             poll_timeout=settings.poll_timeout,
+            cadence=settings.cadence,
         )
         updates = Updates(
             self.engine,
@@ -235,6 +245,7 @@ class Server:
             info,
             policy if settings.external_payloads else None,
             retention_view(settings.history_retention),
+            settings.auth_driver,
         )
         payload_surface = PayloadSurface(self.namespaces)
         payloads = PayloadTransport(
@@ -406,8 +417,18 @@ def authenticator(settings: Settings) -> Authenticator:
     """The door that the settings ask for."""
     if settings.auth_driver == "none":
         return NoAuthentication()
+    keys = {FULL: settings.api_keys, READ: settings.read_keys}
+    if settings.auth_driver == "signature":
+        return SignatureAuthentication(
+            shared=settings.signature_key if settings.shared_credential else None,
+            by_role=settings.role_signature_keys,
+            tokens=TokenAuthentication(shared=None, by_scope=keys) if any(keys.values()) else None,
+        )
     return TokenAuthentication(
-        shared=settings.auth_token,
+        shared=settings.auth_token if settings.shared_credential else None,
         by_role=settings.role_tokens,
-        by_scope={FULL: settings.api_keys, READ: settings.read_keys},
+        by_scope=keys,
+        by_subject={
+            each.token: Principal(each.subject, each.roles, "token") for each in settings.principals
+        },
     )

@@ -7,7 +7,15 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from perdure.core import limits
+from perdure.core.fleet.worker import Cadence
 from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
+from perdure.server.credentials import (
+    ROLES,
+    CredentialsError,
+    PrincipalToken,
+    parse_principal_tokens,
+)
+from perdure.server.foreign import passed_over, refused_variables
 
 DURABLEX_PORT = 6770
 """Where clients of Durablex look for an engine when nobody tells them."""
@@ -34,11 +42,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth_driver: str = "token"
     auth_token: str | None = None
     role_tokens: dict[str, str] = {}
+    principals: tuple[PrincipalToken, ...] = ()
+    signature_key: str | None = None
+    role_signature_keys: dict[str, str] = {}
+    shared_credential: bool = True
+    """Whether the one token or key that is nobody's opens anything."""
     api_keys: tuple[str, ...] = ()
     read_keys: tuple[str, ...] = ()
     default_namespace: str = "default"
     server_id: str = "perdure"
     poll_timeout: int = limits.POLL_TIMEOUT_DEFAULT
+    polls_max: int = limits.PARKED_POLLS_MAX
+    worker_stale_after: int | None = None
+    worker_heartbeat_interval: int = limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
     query_timeout: int | None = None
@@ -62,11 +78,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     ai_url: str | None = None
     ai_key: str | None = None
     ai_model: str | None = None
+    without_effect: tuple[str, ...] = ()
+    """Variables that are set in vain, one sentence each."""
 
     @property
     def ports(self) -> tuple[int, ...]:
         """Every port to listen on; all serve the same."""
         return (self.port,) if self.durablex_port is None else (self.port, self.durablex_port)
+
+    @property
+    def cadence(self) -> Cadence:
+        """A worker is heard of with every poll, so it may be silent for as long as two of them."""
+        stale_after = self.worker_stale_after
+        if stale_after is None:
+            stale_after = max(2 * self.poll_timeout, limits.WORKER_STALE_AFTER)
+        return Cadence(self.worker_heartbeat_interval, stale_after)
 
     @property
     def query_wait(self) -> int:
@@ -88,14 +114,25 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_SIGNING_KEY": "key that signs passes to runners that serve HTTP",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
-    "DW_AUTH_DRIVER": "token or none",
+    "DW_ENV_AUDIT_STRICT": "refuses to start with variables that have no effect",
+    "DW_AUTH_DRIVER": "token, signature or none",
     "DW_AUTH_TOKEN": "one token for everything",
     "DW_WORKER_TOKEN": "token of workers",
     "DW_OPERATOR_TOKEN": "token of operators",
     "DW_ADMIN_TOKEN": "token of administrators",
+    "DW_PRINCIPAL_TOKENS": "tokens with the names and roles of their holders, in JSON",
+    "DW_SIGNATURE_KEY": "one key that signs everything",
+    "DW_WORKER_SIGNATURE_KEY": "key that workers sign with",
+    "DW_OPERATOR_SIGNATURE_KEY": "key that operators sign with",
+    "DW_ADMIN_SIGNATURE_KEY": "key that administrators sign with",
+    "DW_AUTH_BACKWARD_COMPATIBLE": "whether the one token or key for everything is taken",
     "PERDURE_API_KEYS": "keys of the push plane that may do everything there, by commas",
     "PERDURE_READ_KEYS": "keys of the push plane that may only read, by commas",
     "DW_WORKER_POLL_TIMEOUT": "seconds that a poll waits when it does not say",
+    "DW_WORKER_LONG_POLL_MAX_CONCURRENT": "polls for tasks that may wait at one process",
+    "DW_WORKER_STALE_AFTER_SECONDS": "seconds of silence after which a worker is not counted on; "
+    "else twice those of a poll, at least 60",
+    "DW_WORKER_HEARTBEAT_INTERVAL_SECONDS": "seconds between heartbeats, unless a worker chooses",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
     "DW_QUERY_TASK_TIMEOUT": "seconds that a query waits; else the poll's and 15, from 40 to 55",
@@ -156,11 +193,24 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
             environment, "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS", 1, 55
         ),
         "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
-        "role_tokens": {
-            role: token
-            for role in ("worker", "operator", "admin")
-            if (token := environment.get(f"DW_{role.upper()}_TOKEN"))
-        },
+        "role_tokens": _by_role(environment, "TOKEN"),
+        "signature_key": environment.get("DW_SIGNATURE_KEY") or None,
+        "role_signature_keys": _by_role(environment, "SIGNATURE_KEY"),
+        "shared_credential": _switch(environment, "DW_AUTH_BACKWARD_COMPATIBLE"),
+        "principals": _principals(environment),
+        "polls_max": _integer(
+            environment, "DW_WORKER_LONG_POLL_MAX_CONCURRENT", 1, limits.PARKED_POLLS_MAX
+        ),
+        "worker_stale_after": _seconds(
+            environment,
+            "DW_WORKER_STALE_AFTER_SECONDS",
+            1,
+            limits.WORKER_STALE_AFTER_MAX // limits.SECOND,
+        ),
+        "worker_heartbeat_interval": _integer(
+            environment, "DW_WORKER_HEARTBEAT_INTERVAL_SECONDS", 1, 3_600
+        ),
+        "without_effect": _without_effect(environment),
     }
     values["api_keys"] = _listed(environment, "PERDURE_API_KEYS")
     values["read_keys"] = _listed(environment, "PERDURE_READ_KEYS")
@@ -178,11 +228,32 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["ai_url"] = _url(environment, "PERDURE_AI_URL")
     values["ai_key"] = environment.get("PERDURE_AI_KEY") or None
     values["ai_model"] = environment.get("PERDURE_AI_MODEL") or None
-    if "DW_COMPRESSION_ENABLED" in environment:
-        off = ("0", "false", "no", "off")
-        values["compression"] = environment["DW_COMPRESSION_ENABLED"].lower() not in off
+    values["compression"] = _switch(environment, "DW_COMPRESSION_ENABLED")
     values |= given
     return Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+
+
+def _by_role(environment: Mapping[str, str], kind: str) -> dict[str, str]:
+    told = {role: environment.get(f"DW_{role.upper()}_{kind}") for role in ROLES}
+    return {role: secret for role, secret in told.items() if secret}
+
+
+def _principals(environment: Mapping[str, str]) -> tuple[PrincipalToken, ...] | None:
+    told = environment.get("DW_PRINCIPAL_TOKENS")
+    try:
+        return parse_principal_tokens(told) if told else None
+    except CredentialsError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _without_effect(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Variables that are set in vain, or a refusal."""
+    is_strict = _switch(environment, "DW_ENV_AUDIT_STRICT")
+    wrong = refused_variables(environment)
+    vain = passed_over(environment, ENVIRONMENT)
+    if wrong or (vain and is_strict):
+        raise SettingsError("; ".join(wrong or vain))
+    return tuple(vain)
 
 
 def _listed(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
@@ -210,18 +281,25 @@ def require_credentials(settings: Settings) -> None:
     """A server for others must not stand open by accident."""
     if settings.auth_driver == "none":
         return
-    if settings.auth_driver != "token":
-        raise SettingsError(f"DW_AUTH_DRIVER is token or none, not {settings.auth_driver!r}")
+    if settings.auth_driver not in ("token", "signature"):
+        raise SettingsError(
+            f"DW_AUTH_DRIVER is token, signature or none, not {settings.auth_driver!r}"
+        )
     keys = [*settings.api_keys, *settings.read_keys]
     if len(keys) > API_KEYS_MAX or len(set(keys)) < len(keys):
         raise SettingsError(
             f"PERDURE_API_KEYS and PERDURE_READ_KEYS are at most {API_KEYS_MAX} different keys"
         )
-    if not settings.auth_token and not settings.role_tokens and not keys:
-        raise SettingsError(
-            "no credentials: set DW_AUTH_TOKEN (or DW_WORKER_TOKEN, DW_OPERATOR_TOKEN and "
-            "DW_ADMIN_TOKEN), or say DW_AUTH_DRIVER=none"
+    shared, names = settings.signature_key, "DW_SIGNATURE_KEY (or those of roles)"
+    others: list[object] = [keys, settings.role_signature_keys]
+    if settings.auth_driver == "token":
+        shared, others = settings.auth_token, [keys, settings.role_tokens, settings.principals]
+        names = (
+            "DW_AUTH_TOKEN (or DW_WORKER_TOKEN, DW_OPERATOR_TOKEN and DW_ADMIN_TOKEN, or "
+            "DW_PRINCIPAL_TOKENS)"
         )
+    if not any(others) and not (shared and settings.shared_credential):
+        raise SettingsError(f"no credentials: set {names}, or say DW_AUTH_DRIVER=none")
 
 
 def is_postgres(store: str) -> bool:
@@ -271,6 +349,19 @@ def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | N
     if text not in choices:
         raise SettingsError(f"{name} is {' or '.join(choices)}, not {text!r}")
     return text
+
+
+_SWITCHED = {"0": False, "false": False, "no": False, "off": False}
+_SWITCHED |= {"1": True, "true": True, "yes": True, "on": True}
+
+
+def _switch(environment: Mapping[str, str], name: str) -> bool | None:
+    text = environment.get(name)
+    if text is None or text == "":
+        return None
+    if text.lower() not in _SWITCHED:
+        raise SettingsError(f"{name} is true or false, not {text!r}")
+    return _SWITCHED[text.lower()]
 
 
 def _retention(environment: Mapping[str, str], name: str) -> int | None:

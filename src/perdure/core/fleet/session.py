@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct, field, structs
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.limits import SECOND, WORKER_SESSION_KEPT, WORKER_STALE_AFTER
+from perdure.core.limits import SECOND, WORKER_SESSION_KEPT
 from perdure.core.rejection import (
     SessionActivityLimitExceeded,
     SessionClosed,
@@ -221,7 +221,9 @@ def due_at(session: Session, *, holder: Worker | None) -> int:
     if not session.is_active:
         return session.ttl_expires_at
     ends_at = min(session.lease_expires_at, session.ttl_expires_at)
-    return ends_at if holder is None else min(ends_at, holder.heartbeat_at + WORKER_STALE_AFTER + 1)
+    if holder is None:
+        return ends_at
+    return min(ends_at, holder.heartbeat_at + holder.stale_after + 1)
 
 
 def is_forgettable(session: Session, now: int) -> bool:

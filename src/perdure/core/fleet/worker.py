@@ -1,6 +1,6 @@
 """A registered worker, and what follows from its registration."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
@@ -11,6 +11,13 @@ from perdure.core.rejection import (
     TaskQueueMismatch,
     WorkflowDefinitionChanged,
 )
+
+
+class Cadence(NamedTuple):
+    """How often workers shall be heard of, and after which silence they are not counted on."""
+
+    heartbeat_interval_seconds: int = limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
+    stale_after: int = limits.WORKER_STALE_AFTER
 
 
 class Worker(Struct):
@@ -40,6 +47,8 @@ class Worker(Struct):
     # Set when the worker said goodbye; kept for a while as the receipt of that.
     deregistered_at: int | None = None
     recovered_workflow_tasks: int = 0
+    # As the server was set when the worker registered.
+    stale_after: int = limits.WORKER_STALE_AFTER
 
     @property
     def frame(self) -> Frame:
@@ -50,7 +59,7 @@ class Worker(Struct):
         return self.deregistered_at is None and not self.is_stale(now)
 
     def is_stale(self, now: int) -> bool:
-        return now - self.heartbeat_at > limits.WORKER_STALE_AFTER
+        return now - self.heartbeat_at > self.stale_after
 
     def process_identity(self) -> tuple[Any, ...] | None:
         """Host, process id and start time, when the worker told all three."""

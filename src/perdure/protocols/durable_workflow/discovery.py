@@ -21,6 +21,7 @@ class Discovery:
         info: dict[str, Any],
         storage_policy: dict[str, Any] | None,
         retention: dict[str, Any],
+        auth_driver: str,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -29,6 +30,7 @@ class Discovery:
         self._info = info
         self._storage_policy = storage_policy
         self._retention = retention
+        self._auth_driver = auth_driver
 
     async def health(self, request: Request) -> Response:
         ok = await self._database() == "ok"
@@ -48,6 +50,8 @@ class Discovery:
                 "status": "ok" if default in self._namespaces.known else "missing",
                 "namespace": default,
             },
+            # A server without usable credentials does not start.
+            "auth": {"status": "ok", "driver": self._auth_driver},
         }
         ok = all(check["status"] == "ok" for check in checks.values())
         body = {

@@ -4,6 +4,7 @@ from typing import Any
 
 from perdure.core import limits
 from perdure.core.fleet.session import LEASE_SECONDS, TTL_SECONDS
+from perdure.core.fleet.worker import Cadence
 
 CONTROL_PLANE_VERSION = "2"
 WORKER_PROTOCOL_MINOR = 20
@@ -267,7 +268,7 @@ WORKFLOW_STREAMS: dict[str, Any] = {
 
 
 def server_capabilities(
-    *, poll_timeout: int, compression: bool, external_payloads: bool
+    *, poll_timeout: int, compression: bool, external_payloads: bool, cadence: Cadence
 ) -> dict[str, Any]:
     """What a worker may rely on."""
     encodings = ["gzip", "deflate"]
@@ -314,8 +315,8 @@ def server_capabilities(
         },
         "worker_status": {
             "supported": True,
-            "heartbeat_interval_seconds": limits.WORKER_HEARTBEAT_INTERVAL_SECONDS,
-            "stale_after_seconds": limits.WORKER_STALE_AFTER // limits.SECOND,
+            "heartbeat_interval_seconds": cadence.heartbeat_interval_seconds,
+            "stale_after_seconds": cadence.stale_after // limits.SECOND,
         },
         "worker_deregistration_fencing": {
             "supported": True,

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES
-from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker import Cadence, Worker
 from perdure.core.references import MARK
 from perdure.core.rejection import (
     InvalidPageToken,
@@ -134,7 +134,9 @@ class WorkerPlane:
         surface: WorkerSurface,
         *,
         poll_timeout: int,
+        cadence: Cadence,
     ) -> None:
+        self._cadence = cadence
         self._engine = engine
         self._polling = polling
         self._granting = granting
@@ -175,6 +177,7 @@ class WorkerPlane:
             task_slots=body.task_slots or {},
             process_metrics=body.process_metrics or {},
             heartbeat_interval_seconds=body.heartbeat_interval_seconds,
+            stale_after=self._cadence.stale_after,
         )
         tells_types = body.supported_workflow_types is not None
         worker: Worker = await self._engine.submit(
@@ -191,7 +194,7 @@ class WorkerPlane:
                 "build_id": worker.build_id,
                 "status": "active",
                 "registration_token": worker.registration_token,
-                **_cadence(worker),
+                **self._rhythm(worker),
             },
         )
 
@@ -207,8 +210,15 @@ class WorkerPlane:
         worker: Worker = await self._engine.submit(
             HeartbeatWorker(request.namespace, body.worker_id, report)
         )
-        answer = {"worker_id": worker.worker_id, "acknowledged": True, **_cadence(worker)}
+        answer = {"worker_id": worker.worker_id, "acknowledged": True, **self._rhythm(worker)}
         return self._surface.answer(200, answer)
+
+    def _rhythm(self, worker: Worker) -> dict[str, int]:
+        own = worker.heartbeat_interval_seconds
+        return {
+            "heartbeat_interval_seconds": own or self._cadence.heartbeat_interval_seconds,
+            "stale_after_seconds": worker.stale_after // limits.SECOND,
+        }
 
     async def deregister(self, request: Request) -> Response:
         return await self._deregistered(request, None)
@@ -539,14 +549,6 @@ def _check_told(body: bodies.Body, *names: str) -> None:
     """What a worker tells in its own words must still be something that can be kept."""
     for name in names:
         require_storable(getattr(body, name) or {}, name)
-
-
-def _cadence(worker: Worker) -> dict[str, int]:
-    interval = worker.heartbeat_interval_seconds or limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
-    return {
-        "heartbeat_interval_seconds": interval,
-        "stale_after_seconds": limits.WORKER_STALE_AFTER // limits.SECOND,
-    }
 
 
 def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]:
