@@ -1,4 +1,4 @@
-"""A claim finds the lease that it was made of, and never a later one of the same worker."""
+"""A claim finds the lease that it was made of, and a poll what it was granted; nothing later."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,9 +6,18 @@ from typing import Any
 import pytest
 
 from perdure.core.run.state import WORKFLOW_TASK, Run
-from perdure.dispatch.delivery import Claim, ValidationDelivery, claim_of, deliver_again, find_claim
+from perdure.dispatch.delivery import (
+    Claim,
+    ValidationDelivery,
+    claim_of,
+    deliver_again,
+    deliver_to_poll,
+    find_claim,
+    find_lease,
+)
+from perdure.dispatch.polling import Poll
 from tests.support.commands import activity, complete_run, condition, retries
-from tests.support.story import WORKER, Story, ref_of, validator
+from tests.support.story import NAMESPACE, QUEUE, WORKER, Story, ref_of, validator
 
 PAGE = 50
 OTHERS = {"run_id": "another run", "number": 7, "owner": "w2"}
@@ -153,3 +162,49 @@ def test_a_claim_that_says_no_task_finds_any_of_that_attempt() -> None:
     for member, other in OTHERS.items():
         assert lease.found(task=None, **{member: other}) is None
     assert not an_attempt().claim.is_vague, "an activity is known by its place"
+
+
+# Leases and the polls that they were granted to --------------------------------------------------
+
+
+def granted(make: Any, **members: Any) -> object:
+    """What a poll finds, which is the one that a lease was granted to but for some members."""
+    lease = make()
+    place = lease.claim.place
+    found = find_lease(lease.run, place)
+    assert found is not None
+    found.poll_id = "p1"
+    told: dict[str, Any] = {
+        "namespace": NAMESPACE,
+        "worker_id": WORKER,
+        "queue": QUEUE,
+        "kind": "workflow" if place == WORKFLOW_TASK else "activity",
+        "timeout": 0,
+        "request_id": "p1",
+        "page_size": PAGE,
+        "validations": True,
+    }
+    return deliver_to_poll(lease.run, place, Poll(**{**told, **members}))
+
+
+@pytest.mark.parametrize("make", [a_task, a_validation, an_attempt])
+def test_a_lease_is_found_by_the_poll_that_it_was_granted_to(make: Any) -> None:
+    assert granted(make) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"namespace": "another"}, {"worker_id": "w2"}, {"request_id": "p2"}, {"kind": "query"}],
+    ids=str,
+)
+@pytest.mark.parametrize("make", [a_task, a_validation, an_attempt])
+def test_a_lease_is_not_found_by_another_poll(make: Any, other: dict[str, str]) -> None:
+    assert granted(make, **other) is None
+
+
+def test_a_poll_does_not_find_what_it_does_not_take() -> None:
+    assert granted(a_task, progress=False) is None
+    assert granted(a_validation, validations=False) is None
+    assert granted(a_task, validations=False) is not None
+    assert granted(a_validation, progress=False) is not None
+    assert granted(an_attempt, progress=False, validations=False) is not None

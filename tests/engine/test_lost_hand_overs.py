@@ -50,6 +50,11 @@ async def finish(node: Node, task: Any, kind: str) -> None:
     await node.play(completion(task, DONE) if kind == "workflow" else result(task))
 
 
+def other_than(kind: str) -> str:
+    (other,) = set(KINDS) - {kind}
+    return other
+
+
 def die_as_borrower(node: Node) -> Way:
     """Nothing of it goes out any more, and nobody answers for what it had under way."""
     never_take_back(node)
@@ -131,6 +136,44 @@ def test_a_poll_that_comes_again_keeps_what_it_was_given(migrated_url: str, kind
         assert task.attempt == 1
         await two.idle()
         await finish(two, task, kind)
+
+    play(migrated_url, story)
+
+
+@any_kind
+def test_a_poll_that_waits_is_not_taken_for_one_of_the_other_kind(
+    migrated_url: str, kind: str
+) -> None:
+    """A worker may call a poll for workflows and one for activities the same."""
+
+    async def story(one: Node, two: Node) -> None:
+        die_as_borrower(one)
+        poll = await hand_over(one, two, kind)
+        other = await lent(one, two, "p1", other_than(kind))
+        await two.look()
+        task = await given(poll)
+        assert not other.done()
+        await finish(two, task, kind)
+        other.cancel()
+        await asyncio.wait({other})
+
+    play(migrated_url, story)
+
+
+@any_kind
+def test_a_poll_that_ended_is_not_taken_for_one_of_the_other_kind(
+    migrated_url: str, kind: str
+) -> None:
+    async def story(one: Node, two: Node) -> None:
+        die_as_borrower(one)
+        polls = [await hand_over(one, two, kind), await lent(one, two, "p1", other_than(kind))]
+        for poller in two.server.yard.awaiting():
+            poller.time_is_up()
+        assert [await given(poll) for poll in polls] == [None, None]
+        again = parked(two, "p2", kind)
+        for _ in range(2):
+            await two.look()
+        await finish(two, await given(again), kind)
 
     play(migrated_url, story)
 

@@ -236,6 +236,26 @@ def test_a_repeated_poll_gets_its_validation_again(wire: Wire, waiting: Json) ->
     assert repeated.answer().ok()["task"] == first
 
 
+def test_the_same_poll_id_for_another_kind_of_task_is_another_poll(
+    wire: Wire, waiting: Json
+) -> None:
+    ask(wire)
+    validation = wire.take("update-validation", poll_request_id="p")
+    wire.start("order-2")
+    task = wire.take(poll_request_id="p")
+    assert task["workflow_id"] == "order-2"
+
+    assert wire.take("update-validation", poll_request_id="p") == validation
+    assert wire.take(poll_request_id="p") == task
+    wire.restart()
+    body = {"worker_id": "w1", "task_queue": "q", "timeout_seconds": 60, "poll_request_id": "p"}
+    repeated = [
+        wire.park(f"/{kind}-tasks/poll", body) for kind in ("workflow", "update-validation")
+    ]
+    wire.look_around()
+    assert [poll.answer().ok()["task"] for poll in repeated] == [task, validation]
+
+
 def test_nothing_is_accepted_while_nobody_can_validate(wire: Wire, waiting: Json) -> None:
     wire.worker("/registrations/w1", method="DELETE").ok()
 

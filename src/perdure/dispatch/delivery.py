@@ -1,17 +1,19 @@
 """A leased task as it is handed to a poller: a copy, since its run goes on changing."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.lease import Lease
 from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.outside import Cancellation, TraceLink
 from perdure.core.run.state import (
     VALIDATION,
     WORKFLOW_TASK,
     Run,
+    WorkflowTask,
     activity_task_id,
     validation_task_id,
     workflow_task_id,
@@ -19,6 +21,7 @@ from perdure.core.run.state import (
 from perdure.core.run.update import judged_update
 from perdure.engine.cancelling import Observation, observe
 from perdure.engine.workflow_tasks import page_of
+from perdure.store.interface import PollLease
 
 
 class WorkflowDelivery(Struct, frozen=True, kw_only=True):
@@ -221,7 +224,7 @@ def claim_of(delivery: Delivery) -> Claim:
 
 
 def find_claim(run: Run, place: int) -> Claim | None:
-    """The lease that stands at a place of a run."""
+    """What names the lease that stands at a place of a run."""
     if place == WORKFLOW_TASK:
         task = run.task
         if task is None or task.lease is None:
@@ -238,26 +241,63 @@ def deliver_again(run: Run, claim: Claim, page_size: int) -> Delivery | None:
     held = find_claim(run, claim.place)
     if held is None or not claim.names(held):
         return None
-    if claim.place == WORKFLOW_TASK:
-        return deliver_workflow_task(run, page_size)
-    activity = run.operations[claim.place]
-    assert isinstance(activity, Activity)
-    return deliver_activity(run, activity)
+    return _deliver(run, claim.place, page_size)
 
 
-def deliver_to_poll(
-    run: Run, place: int, kind: str, poll_id: str | None, page_size: int
-) -> Delivery | None:
+class PollName(NamedTuple):
+    """What a worker calls one of its polls. Polls for other tasks may be called the same."""
+
+    namespace: str
+    kind: str
+    owner: str
+    poll_id: str
+
+
+class Named(Protocol):
+    """A poll that has a name, and which tasks it takes if it is for workflows."""
+
+    @property
+    def poll_name(self) -> PollName: ...
+    @property
+    def progress(self) -> bool: ...
+    @property
+    def validations(self) -> bool: ...
+    @property
+    def page_size(self) -> int: ...
+
+
+def poll_of(lease: PollLease) -> PollName:
+    """The poll that a lease was granted to."""
+    return PollName(lease.namespace, _kind_at(lease.place), lease.owner, lease.poll_id)
+
+
+def deliver_to_poll(run: Run, place: int, poll: Named) -> Delivery | None:
     """The lease that was granted to one poll, if this is it."""
+    lease = find_lease(run, place)
+    if lease is None:
+        return None
+    if (run.namespace, _kind_at(place), lease.owner, lease.poll_id) != poll.poll_name:
+        return None
+    delivery = _deliver(run, place, poll.page_size)
+    if isinstance(delivery, ActivityDelivery):
+        return delivery
+    is_taken = poll.validations if isinstance(delivery, ValidationDelivery) else poll.progress
+    return delivery if is_taken else None
+
+
+def _kind_at(place: int) -> str:
+    return "workflow" if place == WORKFLOW_TASK else "activity"
+
+
+def find_lease(run: Run, place: int) -> Lease | None:
+    """The lease that stands at a place of a run."""
+    task = run.task if place == WORKFLOW_TASK else run.operations.get(place)
+    return task.lease if isinstance(task, WorkflowTask | Activity) else None
+
+
+def _deliver(run: Run, place: int, page_size: int) -> Delivery:
     if place == WORKFLOW_TASK:
-        task = run.task
-        lease = None if task is None else task.lease
-        if kind != "workflow" or lease is None or lease.poll_id != poll_id:
-            return None
         return deliver_workflow_task(run, page_size)
-    activity = run.operations.get(place)
-    if kind != "activity" or not isinstance(activity, Activity):
-        return None
-    if activity.lease is None or activity.lease.poll_id != poll_id:
-        return None
+    activity = run.operations[place]
+    assert isinstance(activity, Activity)
     return deliver_activity(run, activity)

@@ -20,14 +20,16 @@ from perdure.core.limits import (
     LENT_POLLS_REMEMBERED_MAX,
     SECOND,
 )
-from perdure.core.run.operation import Activity
-from perdure.core.run.state import WORKFLOW_TASK, Run, WorkflowTask
+from perdure.core.run.state import Run
 from perdure.dispatch.delivery import (
     Claim,
     Delivery,
+    PollName,
     claim_of,
     deliver_again,
     deliver_to_poll,
+    find_lease,
+    poll_of,
 )
 from perdure.dispatch.errands import Courier, HandOver, LentPoll, LentQueue, Telling, pack
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
@@ -46,7 +48,7 @@ _TAKEN_SECONDS = 0.02
 """How long a receipt may wait for something else that is to be told."""
 
 
-_Ended = dict[tuple[str, str, str], tuple[ParkedPoller, int]]
+_Ended = dict[PollName, tuple[ParkedPoller, int]]
 """Polls, and when they ended."""
 
 
@@ -115,7 +117,7 @@ class Lender:
         if poller.lent_to is not None:
             poller.lent_to = None
             if poller.is_over and len(self._empty) < LENT_POLLS_REMEMBERED_MAX:
-                self._empty[_identity(poller)] = (poller, self._clock.now())
+                self._empty[poller.poll_name] = (poller, self._clock.now())
             lent = self._lent.get(poller.key)
             if lent is not None and lent.pop(poller.number, None) is not None and not lent:
                 del self._lent[poller.key]
@@ -286,19 +288,19 @@ class Lender:
         """
         ended = self._emptier
         if ended:
-            owners, poll_ids = {key[1] for key in ended}, {key[2] for key in ended}
+            owners, poll_ids = {name.owner for name in ended}, {name.poll_id for name in ended}
             for lease in await store.find_poll_leases(owners, poll_ids):
-                known = ended.get((lease.namespace, lease.owner, lease.poll_id))
+                known = ended.get(poll_of(lease))
                 if known is not None:
                     await self._give_back(*known, lease)
         self._emptier, self._empty = self._empty, {}
 
     async def _give_back(self, poller: ParkedPoller, left_at: int, lease: PollLease) -> None:
         def copy(run: Run) -> Delivery | None:
-            if not _was_granted(run, lease.place, left_at):
+            held = find_lease(run, lease.place)
+            if held is None or held.granted_at > left_at:
                 return None
-            kind, page = poller.key.kind, poller.page_size
-            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+            return deliver_to_poll(run, lease.place, poller)
 
         delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
         if delivery is not None:
@@ -306,8 +308,8 @@ class Lender:
 
     def _forget_ended(self, poller: ParkedPoller) -> None:
         if self._empty or self._emptier:
-            self._empty.pop(_identity(poller), None)
-            self._emptier.pop(_identity(poller), None)
+            self._empty.pop(poller.poll_name, None)
+            self._emptier.pop(poller.poll_name, None)
 
     def _fits(self, poller: ParkedPoller, given: HandOver) -> bool:
         return (
@@ -331,17 +333,6 @@ class Lender:
         self._handled[given.sender, given.number] = is_taken
         while len(self._handled) > HAND_OVERS_REMEMBERED_MAX:
             self._handled.popitem(last=False)
-
-
-def _identity(poller: ParkedPoller) -> tuple[str, str, str]:
-    return poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)
-
-
-def _was_granted(run: Run, place: int, moment: int) -> bool:
-    """Whether a task was leased by then, to whomever."""
-    task = run.task if place == WORKFLOW_TASK else run.operations.get(place)
-    lease = task.lease if isinstance(task, WorkflowTask | Activity) else None
-    return lease is not None and lease.granted_at <= moment
 
 
 def _can_be_lent(poller: ParkedPoller) -> bool:

@@ -15,7 +15,12 @@ from perdure.core.limits import PARKED_POLLS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import WORKFLOW_TASK, Run
-from perdure.dispatch.delivery import Delivery, deliver_activity, deliver_workflow_task
+from perdure.dispatch.delivery import (
+    Delivery,
+    PollName,
+    deliver_activity,
+    deliver_workflow_task,
+)
 from perdure.engine.matching import Poller
 from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
@@ -49,6 +54,11 @@ class ParkedPoller(Struct, eq=False):
     @property
     def is_elsewhere(self) -> bool:
         return False
+
+    @property
+    def poll_name(self) -> PollName:
+        """Of a poll that has an id."""
+        return PollName(self.key.namespace, self.key.kind, self.worker.worker_id, str(self.poll_id))
 
     def granted(self, run: Run, place: int) -> None:
         if place == WORKFLOW_TASK:

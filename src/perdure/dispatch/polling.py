@@ -17,8 +17,10 @@ from perdure.dispatch.delivery import (
     ActivityDelivery,
     Claim,
     Delivery,
+    PollName,
     claim_of,
     deliver_to_poll,
+    poll_of,
 )
 from perdure.dispatch.patience import Patience
 from perdure.dispatch.pollers import ParkedPoller, PollerYard
@@ -64,6 +66,10 @@ class Poll(Struct, frozen=True, kw_only=True):
     sessions: bool = False
     """Whether an activity poll takes activities of worker sessions."""
 
+    @property
+    def poll_name(self) -> PollName:
+        return PollName(self.namespace, self.kind, self.worker_id, str(self.request_id))
+
 
 class PollAnswer(Struct, frozen=True):
     """A task, or why there is none."""
@@ -77,7 +83,8 @@ _HASTY_SECONDS_MAX = 10.0
 
 _LEASED = PollStatus.LEASED
 
-PollKey = tuple[str, str, str, str, str]
+PollKey = tuple[str, bool, bool, str, str, str, str]
+"""What a poll takes, where, for whom, and its id."""
 
 _EMPTY = {
     "workflow": PollStatus.NO_WORKFLOW_CAPABILITY,
@@ -113,7 +120,8 @@ class Polling:
         worker = _require_allowed(poll, known)
         key = None
         if poll.request_id is not None:
-            key = (poll.kind, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
+            takes = (poll.kind, poll.progress, poll.validations)
+            key = (*takes, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
             if key in self._polls or who in self._inherited:
                 answer = await self._answer_before(poll, key)
                 if answer is not None:
@@ -181,25 +189,24 @@ class Polling:
         As when a node dies between its commit and its answer, and the poll is repeated here.
         Returns how many were found.
         """
-        waiting = {
-            (poller.key.namespace, poller.worker.worker_id, str(poller.poll_id)): poller
-            for poller in self._yard.awaiting()
-        }
+        waiting: dict[PollName, list[ParkedPoller]] = {}
+        for poller in self._yard.awaiting():
+            waiting.setdefault(poller.poll_name, []).append(poller)
         if not waiting:
             return 0
-        owners = {owner for _, owner, _ in waiting}
-        found = await store.find_poll_leases(owners, {poll_id for _, _, poll_id in waiting})
+        owners = {name.owner for name in waiting}
+        found = await store.find_poll_leases(owners, {name.poll_id for name in waiting})
         given = 0
         for lease in found:
-            poller = waiting.get((lease.namespace, lease.owner, lease.poll_id))
-            if poller is not None:
-                given += await self._hand_over(poller, lease)
+            for poller in waiting.get(poll_of(lease), ()):
+                if await self._hand_over(poller, lease):
+                    given += 1
+                    break
         return given
 
     async def _hand_over(self, poller: ParkedPoller, lease: PollLease) -> bool:
         def copy(run: Run) -> Delivery | None:
-            kind, page = poller.key.kind, poller.page_size
-            return deliver_to_poll(run, lease.place, kind, poller.poll_id, page)
+            return deliver_to_poll(run, lease.place, poller)
 
         delivery = await self._engine.submit(ShowRun(lease.namespace, lease.run_id, copy))
         if delivery is None or not self._yard.is_parked(poller) or poller.answer.done():
@@ -212,7 +219,7 @@ class Polling:
         """A lease that an earlier process granted to this very poll and could not hand over."""
 
         def copy(run: Run, place: int) -> Delivery | None:
-            return deliver_to_poll(run, place, poll.kind, poll.request_id, poll.page_size)
+            return deliver_to_poll(run, place, poll)
 
         found, any_left = await self._engine.submit(
             ShowLeases(poll.namespace, poll.worker_id, copy)
@@ -241,9 +248,7 @@ class Polling:
 
         def copy(run: Run) -> Delivery | None:
             # Attempts are counted anew with every task of a run; the lease knows its poll.
-            place, size = earlier.place, poll.page_size
-            given = deliver_to_poll(run, place, poll.kind, poll.request_id, size)
-            return None if given is None or given.owner != poll.worker_id else given
+            return deliver_to_poll(run, earlier.place, poll)
 
         delivery = await self._engine.submit(ShowRun(poll.namespace, earlier.run_id, copy))
         return None if delivery is None else PollAnswer(PollStatus.LEASED, delivery)
