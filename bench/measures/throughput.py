@@ -11,16 +11,20 @@ from bench.setup import Setup
 from bench.targets import NO_TARGETS, Targets
 from bench.worker import sequence_of, working
 
-POLLERS_MAX: Final = 48
+FEW_POLLS: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A steady load: activities per workflow, workflows in flight, completions per window."""
+    """A steady load: activities per workflow, workflows in flight, completions per window.
+
+    As many polls of each kind as workflows, so that every task finds one; or fewer, and tasks wait.
+    """
 
     activities: int
     in_flight: int
     window_count: int
+    polls: int | None = None
 
 
 async def measure_workflows(setup: Setup) -> list[Figure]:
@@ -50,24 +54,45 @@ async def _measure_level(
 
 
 async def measure_activities(setup: Setup) -> list[Figure]:
-    """Ten activities one after another, 64 workflows in flight."""
-    windows = await _run(setup, Shape(10, 64, window_count=setup.pick(500, 100)))
+    """Ten activities one after another, at levels that the target does not choose between.
+
+    The rate of a server is what it does when more waits than it can do, so the target stands there.
+    """
+    return [
+        *await _measure_sequences(setup, 256, hoped=setup.targets),
+        *await _measure_sequences(setup, 64),
+        *await _measure_sequences(setup, 256, polls=FEW_POLLS),
+    ]
+
+
+async def _measure_sequences(
+    setup: Setup, in_flight: int, *, polls: int | None = None, hoped: Targets = NO_TARGETS
+) -> list[Figure]:
+    count = setup.pick(500, 100) * in_flight // 64
+    windows = await _run(setup, Shape(10, in_flight, window_count=count, polls=polls))
     # Workflows of ten steps tend to march and to end together, so that a window of completed
     # workflows says little; the activities completed meanwhile are what was really done.
     samples = _Samples.of([(window.activities, window.spent) for window in windows])
-    label = "10-activity workflows, 64 in flight"
+    level = f"{in_flight} in flight" + (f", {polls} polls" if polls else "")
     return [
-        Figure("b", label, "activities/s", samples.rates, setup.targets.activity_rate),
-        *samples.cpu_figures("b", "per activity", None),
-        Figure("b", "client CPU per activity", "ms", samples.client_cpu),
+        Figure(
+            "b",
+            f"10-activity workflows, {level}",
+            "activities/s",
+            samples.rates,
+            hoped.activity_rate,
+        ),
+        *samples.cpu_figures("b", f"per activity, {level}", None),
+        Figure("b", f"client CPU per activity, {level}", "ms", samples.client_cpu),
     ]
 
 
 async def _run(setup: Setup, shape: Shape) -> list[Window]:
-    pollers = min(shape.in_flight, POLLERS_MAX)
     async with (
         setup.server() as server,
-        working(server, sequence_of(shape.activities), pollers=pollers) as worker,
+        working(
+            server, sequence_of(shape.activities), pollers=shape.polls or shape.in_flight
+        ) as worker,
         loading(server, worker, in_flight=shape.in_flight) as load,
     ):
         await load.window(shape.window_count)
