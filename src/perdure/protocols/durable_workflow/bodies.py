@@ -426,4 +426,6 @@ def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
     if missing:
         field = f"{field}.{missing.group(1)}".strip(".")
         text = "is required"
+    if text.startswith("Expected `null`"):
+        text = "belongs to another type of command"
     return InvalidRequest(f"{prefix}.{field}".strip(".") or "body", text)

@@ -20,6 +20,7 @@ from perdure.protocols.durable_workflow.bodies import (
     StreamReport,
     require_in_order,
 )
+from perdure.protocols.durable_workflow.command_scope import Codec, Wire
 from perdure.protocols.durable_workflow.local_activities import (
     WireRecordLocalActivity,
     translate_local_activity,
@@ -61,10 +62,6 @@ class PathEntry(Struct, omit_defaults=True):
     selection_member_kind: str | UnsetType = UNSET
 
 
-class Wire(Struct, tag_field="type", kw_only=True):
-    """A command as it is sent; its `type` names it."""
-
-
 class Grouped(Wire):
     parallel_group_path: Annotated[list[PathEntry], Meta(max_length=16)] | None = None
 
@@ -82,6 +79,7 @@ class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
     heartbeat_timeout: Seconds | None = None
     cancellation_policy: CancellationPolicy | None = None
     worker_session: TermsBody | None = None
+    payload_codec: Codec | None = None
 
 
 class WireStartTimer(Grouped, tag="start_timer", kw_only=True):
@@ -100,6 +98,7 @@ class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None
     observability_context: Payload = UNSET
+    payload_codec: Codec | None = None
 
 
 class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=True):
@@ -107,7 +106,7 @@ class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=Tru
     service_name: Name255
     operation_name: Name255
     request_payload: Payload = UNSET
-    payload_codec: str | None = None
+    payload_codec: Codec | None = None
     metadata: dict[str, Any] | None = None
     namespace: OptionalName = None
     caller_namespace: OptionalName = None
@@ -140,6 +139,7 @@ class WireOpenSignalWait(Wire, tag="open_signal_wait", kw_only=True):
 class WireRecordSideEffect(Wire, tag="record_side_effect", kw_only=True):
     result: Raw
     workflow_stream: WireDirective | None = None
+    payload_codec: Codec | None = None
 
 
 class WireRecordVersionMarker(Wire, tag="record_version_marker", kw_only=True):
@@ -155,6 +155,7 @@ class WireUpsertSearchAttributes(Wire, tag="upsert_search_attributes", kw_only=T
 
 class WireUpsertMemo(Wire, tag="upsert_memo", kw_only=True):
     entries: Raw
+    payload_codec: Codec | None = None
 
 
 class WireCancelSelection(Wire, tag="cancel_selection_operation", kw_only=True):
@@ -170,6 +171,7 @@ class WireCancelSelection(Wire, tag="cancel_selection_operation", kw_only=True):
 class WireCompleteUpdate(Wire, tag="complete_update", kw_only=True):
     update_id: Name255
     result: Payload = UNSET
+    payload_codec: Codec | None = None
 
 
 class WireFailUpdate(Wire, tag="fail_update", kw_only=True):
@@ -182,6 +184,7 @@ class WireFailUpdate(Wire, tag="fail_update", kw_only=True):
 
 class WireComplete(Wire, tag="complete_workflow", kw_only=True):
     result: Payload = UNSET
+    payload_codec: Codec | None = None
 
 
 class WireFail(Wire, tag="fail_workflow", kw_only=True):
@@ -201,6 +204,7 @@ class WireContinue(Wire, tag="continue_as_new", kw_only=True):
     queue: OptionalName = None
     task_queue: OptionalName = None
     observability_context: Payload = UNSET
+    payload_codec: Codec | None = None
 
 
 WireCommand = (
@@ -411,8 +415,6 @@ def _start_service_operation(wire: WireStartServiceOperation, at: str) -> c.Star
         idempotency_key=wire.idempotency_key,
         prefix=f"{at}.",
     )
-    if wire.payload_codec not in (None, "avro"):
-        raise InvalidRequest(f"{at}.payload_codec", "the codec is avro")
     memo, attributes = wire.memo or {}, wire.search_attributes or {}
     check_memo(memo, f"{at}.memo")
     check_search_attributes(attributes, f"{at}.search_attributes")

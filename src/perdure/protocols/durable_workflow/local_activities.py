@@ -9,6 +9,7 @@ from perdure.core.rejection import InvalidRequest
 from perdure.core.run.command import LocalAttempt, LocalHeartbeat, RecordLocalActivity
 from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.protocols.durable_workflow.bodies import Count, Name255, Seconds, require_in_order
+from perdure.protocols.durable_workflow.command_scope import Codec, Foreign, Wire
 from perdure.protocols.durable_workflow.payloads import require_payload
 
 Outcome = Literal["completed", "failed", "timed_out", "cancelled"]
@@ -46,7 +47,7 @@ class WireLocalAttempt(Struct, kw_only=True):
     backoff_seconds: Count | None = None
 
 
-class WireRecordLocalActivity(Struct, tag_field="type", tag="record_local_activity", kw_only=True):
+class WireRecordLocalActivity(Wire, tag="record_local_activity", kw_only=True):
     activity_type: Name255
     outcome: Outcome
     attempts: Annotated[
@@ -63,29 +64,15 @@ class WireRecordLocalActivity(Struct, tag_field="type", tag="record_local_activi
     start_to_close_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
+    payload_codec: Codec | None = None
     # What belongs to activities of a queue, or to prepared ones: said, it would be a mistake.
-    queue: Raw | UnsetType = UNSET
-    worker_session: Raw | UnsetType = UNSET
-    schedule_to_start_timeout: Raw | UnsetType = UNSET
-    cancellation_policy: Raw | UnsetType = UNSET
-    parallel_group_path: Raw | UnsetType = UNSET
-
-
-_FOREIGN = (
-    "queue",
-    "worker_session",
-    "schedule_to_start_timeout",
-    "cancellation_policy",
-    "parallel_group_path",
-)
+    queue: Foreign = None
+    cancellation_policy: Foreign = None
+    parallel_group_path: Foreign = None
 
 
 def translate_local_activity(wire: WireRecordLocalActivity, at: str) -> RecordLocalActivity:
     """In our words. Refuses a story that contradicts itself."""
-    for name in _FOREIGN:
-        given = getattr(wire, name)
-        if given is not UNSET and bytes(given) != b"null":
-            raise InvalidRequest(f"{at}.{name}", "is not for local activities")
     close = wire.schedule_to_close_timeout
     require_in_order(wire.start_to_close_timeout, close, f"{at}.start_to_close_timeout")
     require_in_order(wire.heartbeat_timeout, wire.start_to_close_timeout, f"{at}.heartbeat_timeout")

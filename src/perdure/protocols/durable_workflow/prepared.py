@@ -37,6 +37,7 @@ from perdure.engine.streams import directives_of
 from perdure.protocols.durable_workflow import bodies, tokens
 from perdure.protocols.durable_workflow.bodies import Name255, Seconds, Sequence, require_in_order
 from perdure.protocols.durable_workflow.cancelling import MINOR_MIN
+from perdure.protocols.durable_workflow.command_scope import Foreign
 from perdure.protocols.durable_workflow.commands import (
     Grouped,
     WireRecordSideEffect,
@@ -84,13 +85,8 @@ class LocalCall(Grouped, kw_only=True):
     cancellation_policy: Literal["try_cancel", "wait_cancellation_completed"] | None = None
     cancellation_cleanup: WireCleanup | None = None
     # What belongs to activities of a queue, or to scopes: said, it would be a mistake.
-    queue: Raw | UnsetType = UNSET
-    worker_session: Raw | UnsetType = UNSET
-    schedule_to_start_timeout: Raw | UnsetType = UNSET
-    cancellation_scope_id: Raw | UnsetType = UNSET
-
-
-_FOREIGN = ("queue", "worker_session", "schedule_to_start_timeout", "cancellation_scope_id")
+    queue: Foreign = None
+    cancellation_scope_id: Foreign = None
 
 
 class WireDescriptor(LocalCall, tag="record_local_activity", kw_only=True):
@@ -312,11 +308,7 @@ class PreparedActivities:
 
 
 def translate_call(wire: LocalCall, at: str) -> PrepareLocalActivity:
-    """In our words. Refuses what is not for local activities."""
-    for name in _FOREIGN:
-        given = getattr(wire, name)
-        if given is not UNSET and bytes(given) != b"null":
-            raise InvalidRequest(f"{at}.{name}", "is not for local activities")
+    """In our words."""
     close = wire.schedule_to_close_timeout
     require_in_order(wire.start_to_close_timeout, close, f"{at}.start_to_close_timeout")
     require_in_order(wire.heartbeat_timeout, wire.start_to_close_timeout, f"{at}.heartbeat_timeout")
