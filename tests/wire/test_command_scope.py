@@ -111,6 +111,35 @@ def test_options_that_are_null_say_nothing(wire: Wire, kind: str) -> None:
     wire.complete(wire.take(), {"type": kind, **nulls, **COMMANDS[kind]})
 
 
+@pytest.mark.parametrize(
+    ("kind", "members", "field"),
+    [
+        ("upsert_search_attributes", {"attributes": {"a b": 1}}, "attributes"),
+        ("upsert_search_attributes", {"attributes": {"a" * 65: 1}}, "attributes"),
+        ("upsert_search_attributes", {"attributes": {"a": ["x", 1]}}, "attributes.a"),
+        ("fail_workflow", {"exception": "lost"}, "exception"),
+        ("fail_workflow", {"exception": [1]}, "exception"),
+        (
+            "schedule_activity",
+            {"retry_policy": {"non_retryable_error_types": ["x", ""]}},
+            "retry_policy.non_retryable_error_types.1",
+        ),
+    ],
+)
+def test_a_value_that_its_command_cannot_take_is_refused_by_its_place(
+    wire: Wire, kind: str, members: Json, field: str
+) -> None:
+    wire.register()
+    wire.start()
+    task = wire.take()
+    with wire.nothing_changes():
+        wrong = {"type": kind, **COMMANDS[kind], **members}
+        wire.report(task, "complete", commands=[wrong]).invalid(f"commands.0.{field}")
+    kept = {"type": "upsert_search_attributes", "attributes": {"a.b:c-1": ["x"], "d": None}}
+    wire.complete(task, kept, {"type": "start_timer", "delay_seconds": 1})
+    assert wire.describe()["search_attributes"] == {"a.b:c-1": ["x"]}
+
+
 def test_payloads_have_the_one_codec(wire: Wire) -> None:
     wire.register()
     wire.start()

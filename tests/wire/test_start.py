@@ -149,6 +149,12 @@ def test_no_run_may_take_longer_than_its_chain(shared_wire: Wire) -> None:
         ({"search_attributes": {"a": "x" * 2_049}}, "search_attributes.a"),
         ({"search_attributes": {"a": {"b": 1}}}, "search_attributes.a"),
         ({"search_attributes": {"a": ["x", ["y"]]}}, "search_attributes.a"),
+        ({"search_attributes": {"a": ["x", 1]}}, "search_attributes.a"),
+        ({"search_attributes": {"a": ["x", None]}}, "search_attributes.a"),
+        ({"search_attributes": {"a b": 1}}, "search_attributes"),
+        ({"search_attributes": {"1a": 1}}, "search_attributes"),
+        ({"search_attributes": {"é": 1}}, "search_attributes"),
+        ({"search_attributes": {"a\n": 1}}, "search_attributes"),
         (
             {"search_attributes": {f"a{n}": "x" * 2_000 for n in range(21)}},
             "search_attributes",

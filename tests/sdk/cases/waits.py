@@ -164,6 +164,12 @@ async def search_attributes(stage: Stage) -> None:
     assert await run.result() == "labelled"
     described = (await run.handle.describe()).search_attributes
     assert described == {"CustomerId": customer, "OrderStage": "shipped", "Parcels": 2}
+    for query, expected in (
+        (f'CustomerId="{customer}" AND Parcels >= 2', [run.workflow_id]),
+        (f'CustomerId="{customer}" AND NOT OrderStage = shipped', []),
+    ):
+        listed = await stage.client.list_workflows(query=query, status="completed")
+        assert [each.workflow_id for each in listed.executions] == expected
 
 
 @case("memo-at-start", "greeter")

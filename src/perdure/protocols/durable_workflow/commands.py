@@ -1,5 +1,6 @@
 """Workflow-task commands: from the wire to the core."""
 
+import re
 from typing import Annotated, Any, Literal, assert_never
 
 import msgspec
@@ -43,7 +44,7 @@ CancellationPolicy = Literal["try_cancel", "wait_cancellation_completed", "aband
 class WireRetryPolicy(Struct):
     max_attempts: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     backoff_seconds: list[Delay] | Delay | None = None
-    non_retryable_error_types: list[str] | None = None
+    non_retryable_error_types: list[Annotated[str, Meta(min_length=1)]] | None = None
 
 
 class PathEntry(Struct, omit_defaults=True):
@@ -298,7 +299,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 max_supported=wire.max_supported,
             )
         case WireUpsertSearchAttributes():
-            check_search_attributes(wire.attributes, f"{at}.attributes")
+            check_search_attributes(wire.attributes, f"{at}.attributes", _UPSERTED_KEY)
             return c.UpsertSearchAttributes(attributes=wire.attributes)
         case WireUpsertMemo():
             return _upsert_memo(wire, f"{at}.entries")
@@ -330,6 +331,8 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
             return c.CompleteRun(result=require_payload(wire.result, f"{at}.result"))
         case WireFail():
             exception = None if wire.exception is UNSET else bytes(wire.exception)
+            if exception is not None and not exception.startswith((b"{", b"null")):
+                raise InvalidRequest(f"{at}.exception", "must be an object")
             return c.FailRun(
                 message=wire.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
                 exception_type=wire.exception_type,
@@ -498,18 +501,26 @@ def _upsert_memo(wire: WireUpsertMemo, at: str) -> c.UpsertMemo:
     return c.UpsertMemo(envelope=encoded, entries=entries)
 
 
-def check_search_attributes(attributes: dict[str, Any], at: str) -> None:
+_STARTED_KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]*", re.ASCII)
+_UPSERTED_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
+
+
+def check_search_attributes(
+    attributes: dict[str, Any], at: str, key_form: re.Pattern[str] = _STARTED_KEY
+) -> None:
     """Bounds and shapes of search attributes, before anything is changed."""
     if len(attributes) > limits.SEARCH_ATTRIBUTES_MAX:
         raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} search attributes")
     require_storable(attributes, at)
     total = 0
     for key, value in attributes.items():
-        if not key or len(key.encode()) > limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX:
+        too_long = len(key) > limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX
+        if too_long or key_form.fullmatch(key) is None:
             raise InvalidRequest(at, f"{key[:64]!r} is no name for a search attribute")
-        items = value if isinstance(value, list) else [value]
-        for item in items:
-            if item is not None and not isinstance(item, str | int | float | bool):
+        is_list = isinstance(value, list)
+        for item in value if is_list else [value]:
+            is_scalar = item is None or isinstance(item, str | int | float | bool)
+            if not is_scalar or (is_list and not isinstance(item, str)):
                 raise InvalidRequest(f"{at}.{key}", "must be a scalar or a list of texts")
             if isinstance(item, str):
                 size = len(item.encode())
