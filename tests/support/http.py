@@ -8,21 +8,21 @@ back.
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import httpx
 import uvloop
 
 from perdure.core.payload import Frame, decode, encode
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
+from tests.support.client import Client
 from tests.support.clock import FakeClock
-from tests.support.tables import every_row, every_row_of_file
+from tests.support.tables import every_row, every_row_of_file, migrated_file
 
 PATIENCE_SECONDS = 90
 """Longer than anything here takes: reaching it is a failure, never a way to wait."""
@@ -99,7 +99,8 @@ class Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Turn until some work is done."""
-        return self._runner.run(work)
+        # Not with the runner: it would listen for signals anew every time.
+        return self._runner.get_loop().run_until_complete(work)
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Turn until something is so."""
@@ -203,7 +204,7 @@ class Wire:
         self._ready: asyncio.Event
         self._stop: asyncio.Event
         self._life: asyncio.Task[None]
-        self._client: httpx.AsyncClient
+        self._client: Client
         self._under_way: list[asyncio.Task[Answer]] = []
 
     # Life ----------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class Wire:
                 self.port = listener.getsockname()[1]
                 self.connections = Connections(server.app)
                 accepting = await listen(self.connections, listener)
-                async with self._open_client():
+                async with Client(self.port, patience_seconds=PATIENCE_SECONDS) as self._client:
                     self._ready.set()
                     await self._stop.wait()
                     accepting.close()
@@ -260,17 +261,6 @@ class Wire:
                 await beat
         finally:
             await server.close()
-
-    @asynccontextmanager
-    async def _open_client(self) -> AsyncIterator[None]:
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{self.port}",
-            headers={"Accept-Encoding": "identity"},
-            timeout=PATIENCE_SECONDS,
-            trust_env=False,
-            verify=False,
-        ) as self._client:
-            yield
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run(work)
@@ -330,8 +320,7 @@ class Wire:
         if body is not None:
             content = json.dumps(body).encode()
             sent.setdefault("Content-Type", "application/json")
-        response = await self._client.request(method, path, content=content, headers=sent)
-        return Answer(response.status_code, dict(response.headers), response.content)
+        return Answer(*await self._client.request(method, path, content=content, headers=sent))
 
     def call(
         self,
@@ -515,8 +504,10 @@ class Wire:
 @contextmanager
 def a_wire(folder: Path, **settings: Any) -> Iterator[Wire]:
     """A live server, on a fresh file unless told otherwise, without credentials unless given."""
-    store = f"sqlite:///{folder / 'perdure.db'}"
-    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, "store": store, **settings}
+    chosen = {"auth_driver": "none", "poll_timeout": 10_000_000, **settings}
+    if "store" not in chosen:
+        migrated_file(folder / "perdure.db")
+        chosen["store"] = f"sqlite:///{folder / 'perdure.db'}"
     with a_loop() as loop:
         wire = Wire(loop, Settings(**chosen))
         wire.open()

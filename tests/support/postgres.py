@@ -5,7 +5,6 @@ Nobody else's server is ever touched. Connections are trusted, which is why it l
 only. A test gets a database of its own from it, owned by a role that is not a superuser.
 """
 
-import asyncio
 import contextlib
 import itertools
 import json
@@ -19,16 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import asyncpg
 
 from tests.support import postgres_guard
+from tests.support.desk import desk
 from tests.support.postgres_binaries import (
     WHEEL,
     NoPostgres,
@@ -36,8 +35,6 @@ from tests.support.postgres_binaries import (
     major_version,
     wheel_binaries,
 )
-
-Result = TypeVar("Result")
 
 HOST: Final = "127.0.0.1"
 SUPERUSER: Final = "postgres"
@@ -232,7 +229,9 @@ class Cluster:
 
     def execute(self, statement: str, *, database: str = "postgres") -> list[asyncpg.Record]:
         """Run one statement as the superuser, from anywhere."""
-        return _run_apart(_fetch(self.url_of(database, role=SUPERUSER), statement))
+        url = self.url_of(database, role=SUPERUSER)
+        asked = desk().ask(url, lambda known: known.fetch(statement, timeout=STATEMENT_TIMEOUT))
+        return asked.result()
 
     def log(self) -> str:
         """Everything that the server wrote, over all its lives."""
@@ -378,17 +377,3 @@ def _free_port() -> int:
             probe.bind((HOST, port))
             return port
     raise ServerFailed("no free port was found")
-
-
-async def _fetch(url: str, statement: str) -> list[asyncpg.Record]:
-    connection = await asyncpg.connect(url, timeout=STATEMENT_TIMEOUT)
-    try:
-        return await connection.fetch(statement, timeout=STATEMENT_TIMEOUT)
-    finally:
-        await connection.close()
-
-
-def _run_apart(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine in a thread, so that it does not matter whether a loop runs here."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()

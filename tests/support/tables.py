@@ -2,13 +2,16 @@
 
 import asyncio
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import apsw
-import asyncpg
 
 from perdure.store.postgres.store import PostgresStore
+from perdure.store.sqlite.store import SqliteStore
 from tests.support.clock import FakeClock
+from tests.support.desk import Connection, desk
 from tests.support.postgres import Cluster
 
 Rows = dict[str, list[tuple[object, ...]]]
@@ -39,20 +42,36 @@ def _migrate(url: str) -> None:
     asyncio.run(migrate())
 
 
+def migrated_file(path: Path) -> None:
+    """A SQLite file with the schema in it, unless there is a file."""
+    if not path.exists():
+        path.write_bytes(_migrated_bytes())
+
+
+@cache
+def _migrated_bytes() -> bytes:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "perdure.db"
+        store = SqliteStore(path)
+        asyncio.run(store.open())
+        asyncio.run(store.close())
+        return path.read_bytes()
+
+
 async def every_row(url: str) -> Rows:
     """Every row of every table at one moment, except who takes part."""
-    connection = await asyncpg.connect(url)
-    try:
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            tables = [name for (name,) in await connection.fetch(_TABLES) if name not in OF_NODES]
-            return {
-                name: sorted(
-                    map(tuple, await connection.fetch(f"select * from perdure.{name}")), key=repr
-                )
-                for name in tables
-            }
-    finally:
-        await connection.close()
+    return await asyncio.wrap_future(desk().ask(url, _read))
+
+
+async def _read(connection: Connection) -> Rows:
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        tables = [name for (name,) in await connection.fetch(_TABLES) if name not in OF_NODES]
+        return {
+            name: sorted(
+                map(tuple, await connection.fetch(f"select * from perdure.{name}")), key=repr
+            )
+            for name in tables
+        }
 
 
 def every_row_of_file(path: Path) -> Rows:
@@ -67,11 +86,11 @@ def every_row_of_file(path: Path) -> Rows:
         }
 
 
-async def empty(url: str) -> None:
+def empty(url: str) -> None:
     """Forget everything, but not the schema."""
-    connection = await asyncpg.connect(url)
-    try:
-        tables = [name for (name,) in await connection.fetch(_TABLES) if name not in KEPT]
-        await connection.execute(";".join(f"delete from perdure.{name}" for name in tables))
-    finally:
-        await connection.close()
+    desk().ask(url, _delete).result()
+
+
+async def _delete(connection: Connection) -> None:
+    tables = [name for (name,) in await connection.fetch(_TABLES) if name not in KEPT]
+    await connection.execute(";".join(f"delete from perdure.{name}" for name in tables))

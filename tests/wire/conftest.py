@@ -1,6 +1,5 @@
 """Live servers for the wire tests, on both stores where the store can make a difference."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,7 @@ def wire(wire_store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ite
     settings: dict[str, Any] = {}
     if wire_store == "postgres":
         settings["store"] = request.getfixturevalue("common_database")
-        asyncio.run(empty(settings["store"]))
+        empty(settings["store"])
     with a_wire(tmp_path, **settings) as wire:
         yield wire
 

@@ -190,7 +190,7 @@ def asking(
     settings: dict[str, Any] = {"ai_key": "sesame", "ai_model": "usual"}
     if wire_store == "postgres":
         settings["store"] = request.getfixturevalue("common_database")
-        asyncio.run(empty(settings["store"]))
+        empty(settings["store"])
     models = ModelServer()
     with a_wire(tmp_path, **settings, ai_url="http://127.0.0.1:1/") as wire:
 

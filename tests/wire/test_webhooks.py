@@ -53,7 +53,7 @@ def wire(wire_store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ite
     settings: dict[str, Any] = {"webhook_keys": KEYS, "egress_allow": ("127.0.0.0/8",)}
     if wire_store == "postgres":
         settings["store"] = request.getfixturevalue("common_database")
-        asyncio.run(empty(settings["store"]))
+        empty(settings["store"])
     with a_wire(tmp_path, **settings) as wire:
         running = wire.run(_begin(wire))
         yield wire

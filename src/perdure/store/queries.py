@@ -5,7 +5,7 @@ A `-- part:` block is no query: it is put in wherever its name stands in braces.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -51,7 +51,15 @@ def shortened(query: str) -> str:
     return _PARAMETER.sub(lambda name: f"?{numbers.setdefault(name[0], len(numbers) + 1)}", line)
 
 
-def load_migrations(package: str) -> list[tuple[int, str]]:
+@cache
+def load_shortened(package: str) -> Mapping[str, str]:
+    """Every named query of a store, shortened."""
+    queries = load_queries(package)
+    return MappingProxyType({name: shortened(query) for name, query in queries.items()})
+
+
+@cache
+def load_migrations(package: str) -> Sequence[tuple[int, str]]:
     """The migrations of a store in their order: version and script."""
     return [
         (int(file.name.split("_", 1)[0]), file.read_text("utf-8"))

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import asyncpg
@@ -98,7 +98,7 @@ async def _versions(connection: Connection) -> list[tuple[int, int]]:
 
 
 def _missing(
-    present: list[tuple[int, int]], migrations: list[tuple[int, str]]
+    present: list[tuple[int, int]], migrations: Sequence[tuple[int, str]]
 ) -> list[tuple[int, str]]:
     """The migrations that are still to be done. Refuses a schema that is too new for us."""
     current = max((version for version, _ in present), default=0)

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from perdure.store.queries import load_queries
@@ -37,10 +39,8 @@ class Statements:
     """Every statement of the store, by name."""
 
     def __init__(self) -> None:
-        self._parts = queries = load_queries(PACKAGE)
-        self._plain = {
-            name: numbered(text)[0] for name, text in queries.items() if not _is_part(text)
-        }
+        self._parts = load_queries(PACKAGE)
+        self._plain = dict(_load_plain())
         self._commits: dict[tuple[str, ...], tuple[str, list[tuple[str, str]]]] = {}
 
     def __getitem__(self, name: str) -> str:
@@ -70,6 +70,15 @@ class Statements:
             writes=",\n".join(written[part] for part in wanted if part not in HOLDS),
         )
         return whole, names
+
+
+@cache
+def _load_plain() -> Mapping[str, str]:
+    """The statements that need no others, numbered."""
+    queries = load_queries(PACKAGE)
+    return MappingProxyType(
+        {name: numbered(text)[0] for name, text in queries.items() if not _is_part(text)}
+    )
 
 
 def _is_part(text: str) -> bool:

@@ -52,7 +52,7 @@ from perdure.store.interface import (
 )
 from perdure.store.listing import listing
 from perdure.store.pushed import question
-from perdure.store.queries import backwards, load_queries, shortened
+from perdure.store.queries import backwards, load_shortened
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
@@ -78,7 +78,7 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._guard = FileGuard(path)
-        self._sql = {name: shortened(query) for name, query in load_queries(PACKAGE).items()}
+        self._sql = dict(load_shortened(PACKAGE))
         self._committer = Committer()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
         self._writer: apsw.Connection
