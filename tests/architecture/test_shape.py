@@ -17,7 +17,7 @@ TASKS: dict[str, tuple[int, str]] = {
     "sdk/serving.py": (1, "one per request; kept by its connection, cancelled with it"),
     "sdk/running.py": (2, "the connection and the wait for a signal; both end the program"),
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
-    "protocols/durable_workflow/worker.py": (1, "a read for a lean handler, which awaits it"),
+    "protocols/durable_workflow/apart.py": (1, "a read for a lean handler, which awaits it"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
     "dispatch/sessions.py": (1, "a look at tasks of sessions; kept in a set until it is done"),
     "dispatch/queries.py": (

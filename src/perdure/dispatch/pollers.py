@@ -21,9 +21,13 @@ from perdure.dispatch.delivery import (
     deliver_activity,
     deliver_workflow_task,
 )
+from perdure.dispatch.patience import Patience
 from perdure.engine.matching import Poller
 from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
+
+PollKey = tuple[str, bool, bool, str, str, str, str]
+"""What a poll takes, where, for whom, and its id."""
 
 
 class ParkedPoller(Struct, eq=False):
@@ -50,6 +54,9 @@ class ParkedPoller(Struct, eq=False):
     number: int = 0
     # When its time is up, by the clock of the loop.
     ends_at: float = 0.0
+    # In which line it waits for that, and under which name it is remembered.
+    patience: Patience | None = None
+    poll_key: PollKey | None = None
 
     @property
     def is_elsewhere(self) -> bool:

@@ -23,7 +23,7 @@ from perdure.dispatch.delivery import (
     poll_of,
 )
 from perdure.dispatch.patience import Patience
-from perdure.dispatch.pollers import ParkedPoller, PollerYard
+from perdure.dispatch.pollers import ParkedPoller, PollerYard, PollKey
 from perdure.dispatch.yards import Yard
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
@@ -83,8 +83,8 @@ _HASTY_SECONDS_MAX = 10.0
 
 _LEASED = PollStatus.LEASED
 
-PollKey = tuple[str, bool, bool, str, str, str, str]
-"""What a poll takes, where, for whom, and its id."""
+Watch = Callable[[Callable[[], object]], None]
+"""Says whom to call when the client has left."""
 
 _EMPTY = {
     "workflow": PollStatus.NO_WORKFLOW_CAPABILITY,
@@ -113,19 +113,42 @@ class Polling:
         self._patience: dict[int, Patience] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
-    async def poll(self, poll: Poll, watch: Callable[[Callable[[], object]], None]) -> PollAnswer:
+    async def poll(self, poll: Poll, watch: Watch) -> PollAnswer:
         """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
         who = (poll.namespace, poll.worker_id)
         known = self._engine.workers.get(who) or await self._engine.find_worker(who)
         worker = _require_allowed(poll, known)
-        key = None
-        if poll.request_id is not None:
-            takes = (poll.kind, poll.progress, poll.validations)
-            key = (*takes, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
-            if key in self._polls or who in self._inherited:
-                answer = await self._answer_before(poll, key)
-                if answer is not None:
-                    return answer
+        key = _key_of(poll)
+        if key is not None and (key in self._polls or who in self._inherited):
+            answer = await self._answer_before(poll, key)
+            if answer is not None:
+                return answer
+        poller = self._park(poll, worker, key, watch)
+        try:
+            await poller.answer
+        except asyncio.CancelledError:
+            # Its time is up, its client has left, or the server is to stop.
+            pass
+        finally:
+            delivery = self.end(poller)
+        return PollAnswer(_LEASED, delivery) if delivery is not None else nothing_for(poller)
+
+    def begin(self, poll: Poll, watch: Watch) -> ParkedPoller | None:
+        """Park a poll at once, to be ended by `end` when it has its answer.
+
+        None if something must be asked before, which `poll` does.
+        """
+        who = (poll.namespace, poll.worker_id)
+        known = self._engine.workers.get(who)
+        key = _key_of(poll)
+        if known is None or key in self._polls or who in self._inherited:
+            return None
+        return self._park(poll, _require_allowed(poll, known), key, watch)
+
+    def _park(self, poll: Poll, worker: Worker, key: PollKey | None, watch: Watch) -> ParkedPoller:
+        # A poll with no time waits until the engine has looked at what is ready; see the yard.
+        patience = self._patience.get(poll.timeout) or self._patience_for(poll.timeout)
+        answer = Reply(loop=self._engine.loop)
         poller = ParkedPoller(
             queue_key(poll.namespace, poll.queue, poll.kind),
             worker,
@@ -133,42 +156,41 @@ class Polling:
             page_size=poll.page_size,
             poll_id=poll.request_id,
             on_abandoned=self._give_back,
-            answer=Reply(loop=self._engine.loop),
+            answer=answer,
             is_hasty=poll.timeout == 0,
             takes_sessions=poll.sessions,
             progress=poll.progress,
             validations=poll.validations,
+            patience=patience,
+            poll_key=key,
         )
         if poller.is_hasty and self._engine.store.is_shared:
             self._yard.suspect(poller.key, poller.names)
         self._yard.park(poller)
         if key is not None:
             self._remember(key, poller)
-        delivery: Delivery | None = None
-        answered = poller.answer
-        # A poll with no time waits until the engine has looked at what is ready; see the yard.
-        patience = self._patience.get(poll.timeout) or self._patience_for(poll.timeout)
         patience.begin(poller)
-        watch(answered.cancel)
-        try:
-            delivery = await answered
-        except asyncio.CancelledError:
-            # Its time is up, its client has left, or the server is to stop.
-            pass
-        finally:
-            patience.end(poller)
-            if delivery is None:
-                # Who was given something has been taken away for it.
-                self._yard.leave(poller)
+        watch(answer.cancel)
+        return poller
+
+    def end(self, poller: ParkedPoller) -> Delivery | None:
+        """Take a poll away that waits no longer; what it was given, if it was."""
+        assert poller.patience is not None
+        poller.patience.end(poller)
+        answer = poller.answer
+        given = answer.done() and not answer.cancelled()
+        delivery: Delivery | None = answer.result() if given else None
+        if delivery is None:
+            # Who was given something has been taken away for it.
+            self._yard.leave(poller)
+        key = poller.poll_key
         if key is not None and self._polls.get(key) is poller:
             # What was given is remembered, not what it looked like: that is in the run.
             if delivery is None:
                 del self._polls[key]
             else:
                 self._polls[key] = claim_of(delivery)
-        if delivery is not None:
-            return PollAnswer(_LEASED, delivery)
-        return PollAnswer(_EMPTY[poll.kind] if not poller.names else PollStatus.EMPTY)
+        return delivery
 
     async def _answer_before(self, poll: Poll, key: PollKey) -> PollAnswer | None:
         """What this very poll was given already, at this process or before it began."""
@@ -289,6 +311,18 @@ class Polling:
         else:
             self._crowded.pop(key, None)
         self._yards.claimed(key)
+
+
+def nothing_for(poller: ParkedPoller) -> PollAnswer:
+    """The answer to a poll that was given nothing."""
+    return PollAnswer(_EMPTY[poller.key.kind] if not poller.names else PollStatus.EMPTY)
+
+
+def _key_of(poll: Poll) -> PollKey | None:
+    if poll.request_id is None:
+        return None
+    takes = (poll.kind, poll.progress, poll.validations)
+    return (*takes, poll.namespace, poll.queue, poll.worker_id, poll.request_id)
 
 
 def _require_allowed(poll: Poll, worker: Worker | None) -> Worker:

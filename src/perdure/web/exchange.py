@@ -2,7 +2,7 @@
 
 A handler is a coroutine. One that waits for little else than the engine is driven from here, step
 by step: a task of its own would cost as much as the work that most requests are. Every other
-handler gets a task.
+handler gets a task. Those that wait for one thing only, and are asked for most, are no coroutines.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure.web.app import Application
-from perdure.web.message import Request, Response
+from perdure.web.message import Later, Request, Response
 from perdure.web.routing import Surface
 
 Reply = Callable[[Request, Response], None]
@@ -23,7 +23,7 @@ class Exchange:
     A connection has one, for one request after the other.
     """
 
-    __slots__ = ("_app", "_handling", "_reply", "_request", "_spawn", "_surface")
+    __slots__ = ("_app", "_handling", "_later", "_reply", "_request", "_spawn", "_surface")
 
     def __init__(self, app: Application, reply: Reply, spawn: Spawn) -> None:
         self._app = app
@@ -32,24 +32,62 @@ class Exchange:
         self._request: Request
         self._surface: Surface | None
         self._handling: Coroutine[Any, Any, Response]
+        self._later: Later | None
 
     def start(self, request: Request) -> None:
         """Reply now, or as soon as there is an answer. The request before has its reply."""
         self._request = request
         self._surface = None
         app = self._app
+        passes = request.passes
         try:
-            route = app.find(request)
-            self._surface = route.surface
-            app.admit(request, route)
+            if passes is None:
+                route = app.find(request)
+                self._surface = route.surface
+                app.admit(request, route)
+            else:
+                route = app.router.find(request)
+                self._surface = route.surface
+                passed = passes.get(route)
+                if passed is None:
+                    app.find(request)
+                    app.admit(request, route)
+                else:
+                    request.principal, request.namespace = passed
+            handling = route.handler(request)
         except Exception as error:
             self._refuse(error)
             return
-        self._handling = route.handler(request)
+        if isinstance(handling, Later):
+            self._wait_for(handling)
+            return
+        self._handling = handling
         if route.lean:
             self._step()
         else:
             self._spawn(self._run())
+
+    def _wait_for(self, later: Later) -> None:
+        self._later = later
+        if later.awaited.done():
+            self._told()
+        else:
+            later.awaited.tell(self._told)
+
+    def _told(self, awaited: object = None) -> None:
+        """What the answer waits for is there."""
+        later, self._later = self._later, None
+        assert later is not None
+        try:
+            answer = later.answer()
+        except (Exception, asyncio.CancelledError) as error:
+            self._refuse(error)
+            return
+        if isinstance(answer, Response):
+            self._finish(answer)
+        else:
+            self._handling = answer
+            self._step()
 
     def _step(self, awaited: "asyncio.Future[Any] | None" = None) -> None:
         """Go on to where the handler waits for a future, or to its end."""

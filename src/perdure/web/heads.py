@@ -1,19 +1,21 @@
 """Heads that come again.
 
 A worker sends the same headers with every request, at most with another length. What the parser
-made of them is kept by their bytes, so that such a request needs no parser at all. Only the
-plainest requests are recognised: those that come in one piece, alone, with a body and keep-alive.
+made of them is kept by their bytes, so that such a request needs no parser at all, and likewise
+who was let in with them. Only the plainest requests are recognised: those that come in one piece,
+alone, with a body and keep-alive.
 """
 
 import re
 from typing import NamedTuple
 
-from perdure.web.message import Request
+from perdure.web.message import Passes, Request
 
 _KNOWN_MAX = 1024
 _BLOCK_BYTES_MAX = 2048
 
 _LINE = re.compile(rb"POST (/[0-9A-Za-z/_.-]*) HTTP/1\.1\r\n")
+_JSON = b"application/json"
 _NEVER_AGAIN = frozenset({b"traceparent"})
 _UNUSUAL = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
 
@@ -21,6 +23,8 @@ _UNUSUAL = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
 class _Known(NamedTuple):
     headers: dict[bytes, bytes]
     body_bytes: int
+    passes: Passes | None
+    """If they are of JSON, as nearly all are."""
 
 
 class KnownHeads:
@@ -43,10 +47,10 @@ class KnownHeads:
         known = self._known.get(data[start:end])
         if known is None or end < 0:
             return None
-        headers, body_bytes = known
+        headers, body_bytes, passes = known
         if len(data) != end + 4 + body_bytes:
             return None
-        return Request("POST", line[1], headers, body=data[end + 4 :])
+        return Request("POST", line[1], headers, body=data[end + 4 :], passes=passes)
 
     def learn(self, data: bytes, request: Request) -> None:
         """Keep the headers of a request that the parser has read and that is complete."""
@@ -65,4 +69,5 @@ class KnownHeads:
             return
         if len(self._known) >= _KNOWN_MAX:
             self._known.clear()
-        self._known[block] = _Known(headers, len(request.body))
+        passes: Passes | None = {} if headers.get(b"content-type") == _JSON else None
+        self._known[block] = _Known(headers, len(request.body), passes)

@@ -1,8 +1,8 @@
 """Requests and responses, and the error that ends a request early."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
@@ -40,6 +40,9 @@ class Principal:
 
 _NOBODY = Principal("anonymous", frozenset(), "none")
 
+Passes = dict[object, tuple[Principal, str]]
+"""Who was let in with the same head, by route: who it is, and in which namespace."""
+
 
 class Request(Struct, eq=False):
     """One request. `namespace` is set by its surface, `principal` by the door."""
@@ -58,6 +61,8 @@ class Request(Struct, eq=False):
     is_gone: bool = False
     # Whether the client asks to go on as a WebSocket.
     is_upgrade: bool = False
+    # If its head is like that of others, where those were let in.
+    passes: Passes | None = None
     _on_gone: Callable[[], object] | None = None
     _query: dict[str, str] | None = None
 
@@ -119,6 +124,27 @@ class Response(Struct, eq=False):
     media_type: bytes = b"application/json"
     tail: bytes = b""
     """The end of the body, if it is the same for many: it is not copied before it is sent."""
+
+
+class Teller(Protocol):
+    """Something to come that tells one listener at once."""
+
+    def done(self) -> bool: ...
+    def result(self) -> Any: ...
+    def tell(self, listener: "Callable[[Any], None]") -> None: ...
+
+
+class Later:
+    """An answer that waits for one thing only. It costs less than a coroutine that awaits it."""
+
+    __slots__ = ("awaited",)
+
+    def __init__(self, awaited: Teller) -> None:
+        self.awaited = awaited
+
+    def answer(self) -> "Response | Coroutine[Any, Any, Response]":
+        """Called when that thing is there. What is left to be awaited is left to a coroutine."""
+        raise NotImplementedError
 
 
 class Successor(asyncio.Protocol):

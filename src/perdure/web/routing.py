@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
-from perdure.web.message import HttpError, Request, Response
+from perdure.web.message import HttpError, Later, Request, Response
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Handler = Callable[[Request], Coroutine[Any, Any, Response] | Later]
 
 PUBLIC: frozenset[str] = frozenset({"*public*"})
 """The roles of a route that anybody may use; it has to be said."""
@@ -17,7 +17,11 @@ class Surface(Protocol):
     """A family of routes with one way to admit, to refuse and to answer."""
 
     def admit(self, request: Request) -> None:
-        """Check version and namespace. Raises `HttpError`."""
+        """Check version and namespace. Raises `HttpError`.
+
+        Looks at the head alone, and never takes back what it said: who was let in is not asked
+        again with the same head.
+        """
         ...
 
     def refuse(self, request: Request, error: HttpError) -> Response:
@@ -25,13 +29,13 @@ class Surface(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """A method and a path with `{name}` segments.
+    """A method and a path with `{name}` segments. Each is itself, whatever it looks like.
 
     A `lean` handler runs outside of any task of its own, also inside of somebody else's. So it
-    may not use what needs one (`asyncio.timeout`, task groups, most drivers). `upgrades` says that
-    its requests become WebSockets.
+    may not use what needs one (`asyncio.timeout`, task groups, most drivers). Only such a handler
+    may answer `Later`. `upgrades` says that its requests become WebSockets.
     """
 
     method: str

@@ -28,7 +28,7 @@ from perdure.protocols.durable_workflow.transport import (
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
-from perdure.web.routing import PUBLIC, Route, Surface
+from perdure.web.routing import PUBLIC, Handler, Route, Surface
 
 ANY_ROLE = frozenset({"worker", "operator", "admin"})
 WORKER = frozenset({"worker"})
@@ -56,6 +56,7 @@ def routes(
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
     """Every route, with who may use it."""
+    handler: Handler
     at = control.surfaces
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
     tasks, activities = "/api/worker/workflow-tasks", "/api/worker/activity-tasks"
@@ -137,16 +138,16 @@ def routes(
         ("POST", "/api/worker/heartbeat", worker.heartbeat_worker),
         ("DELETE", registration, worker.deregister),
         ("POST", f"{registration}/deregister", worker.deregister_fenced),
-        ("POST", f"{tasks}/poll", worker.poll_workflow_task),
+        ("POST", f"{tasks}/poll", worker.polls.poll_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/history", worker.page_history),
         ("POST", f"{tasks}/{{task_id}}/heartbeat", worker.heartbeat_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/complete", worker.complete_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/fail", worker.fail_workflow_task),
         ("POST", f"{tasks}/{{task_id}}/deliver-cancellation", cancelling.deliver),
-        ("POST", f"{validations}/poll", worker.poll_update_validation),
+        ("POST", f"{validations}/poll", worker.polls.poll_update_validation),
         ("POST", f"{validations}/{{task_id}}/approve", updates.approve),
         ("POST", f"{validations}/{{task_id}}/reject", updates.reject),
-        ("POST", f"{activities}/poll", worker.poll_activity_task),
+        ("POST", f"{activities}/poll", worker.polls.poll_activity_task),
         ("POST", f"{activities}/{{task_id}}/status", worker.ask_activity),
         ("POST", f"{activities}/{{task_id}}/heartbeat", worker.heartbeat_activity),
         ("POST", f"{activities}/{{task_id}}/renew-lease", worker.renew_activity),

@@ -1,12 +1,8 @@
 """The worker plane: registration, polls, and reports on leased tasks."""
 
-import asyncio
-import base64
-import zlib
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import UNSET
 
 from perdure.clock import Clock
@@ -16,7 +12,7 @@ from perdure.core.fleet.worker import Cadence, Worker
 from perdure.core.references import MARK
 from perdure.core.rejection import (
     InvalidPageToken,
-    InvalidRequest,
+    Rejection,
     RunCancelled,
     RunClosed,
     RunTerminated,
@@ -24,12 +20,10 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.activity import Reported
 from perdure.core.run.command import ScheduleActivity
-from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
-from perdure.dispatch.delivery import ActivityDelivery, ValidationDelivery, WorkflowDelivery
-from perdure.dispatch.polling import Poll, PollAnswer, Polling
+from perdure.core.run.state import TaskRef
+from perdure.dispatch.polling import Polling
 from perdure.engine.activity_tasks import (
     AskActivity,
-    AttemptOperation,
     AttemptRef,
     AttemptView,
     CompleteActivity,
@@ -47,6 +41,7 @@ from perdure.engine.fleet import (
     WorkerReport,
 )
 from perdure.engine.granting import Granting
+from perdure.engine.reply import Reply
 from perdure.engine.streams import CompleteStreamingTask, directives_of
 from perdure.engine.workflow_tasks import (
     CompleteWorkflowTask,
@@ -59,6 +54,7 @@ from perdure.engine.workflow_tasks import (
 )
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
+from perdure.protocols.durable_workflow.apart import apart
 from perdure.protocols.durable_workflow.cancelling import (
     acknowledgement_member,
     cancellation_request,
@@ -69,6 +65,7 @@ from perdure.protocols.durable_workflow.commands import (
     keeping_time,
     translate_commands,
 )
+from perdure.protocols.durable_workflow.history_pages import history_page
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.message_streams import read_consumption
@@ -78,47 +75,18 @@ from perdure.protocols.durable_workflow.payloads import (
     require_plain,
     require_storable,
 )
+from perdure.protocols.durable_workflow.polls import Polls
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
-from perdure.protocols.durable_workflow.session_terms import terms_view
 from perdure.protocols.durable_workflow.sessions import (
-    knows_sessions,
     require_sessions,
     standing_view,
 )
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
-from perdure.protocols.durable_workflow.tracing import trace_members
-from perdure.protocols.durable_workflow.updates import validation_task
-from perdure.web.message import Request, Response
+from perdure.web.message import Later, Request, Response
 
 T = TypeVar("T")
-
-_RESUME_MEMBERS = (
-    "workflow_wait_kind",
-    "open_wait_id",
-    "resume_source_kind",
-    "resume_source_id",
-    "workflow_update_id",
-    "workflow_signal_id",
-    "signal_name",
-    "signal_wait_id",
-    "workflow_command_id",
-    "activity_execution_id",
-    "activity_attempt_id",
-    "activity_type",
-    "child_call_id",
-    "child_workflow_run_id",
-    "workflow_sequence",
-    "workflow_event_type",
-    "timer_id",
-    "condition_wait_id",
-    "condition_key",
-    "condition_definition_fingerprint",
-)
-_NO_RESUME: dict[str, Any] = dict.fromkeys(_RESUME_MEMBERS)
-_PROGRESS = ("workflow",)
-_TASK_KINDS = frozenset({"workflow", "update_validation"})
 
 
 class WorkerPlane:
@@ -138,12 +106,11 @@ class WorkerPlane:
     ) -> None:
         self._cadence = cadence
         self._engine = engine
-        self._polling = polling
+        self.polls = Polls(engine, polling, clock, surface, timeout=poll_timeout)
         self._granting = granting
         self._clock = clock
         self._ids = ids
         self._surface = surface
-        self._poll_timeout = poll_timeout
 
     # Registration --------------------------------------------------------------------------------
 
@@ -240,100 +207,6 @@ class WorkerPlane:
             answer["registration_token"] = token
         return self._surface.answer(200, answer)
 
-    # Polls ---------------------------------------------------------------------------------------
-
-    async def poll_workflow_task(self, request: Request) -> Response:
-        body = bodies.decode(request.body, bodies.PollBody)
-        kinds = body.task_kinds or _PROGRESS
-        if not _TASK_KINDS.issuperset(kinds):
-            unknown = min(set(kinds) - _TASK_KINDS)
-            raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
-        answer = await self._poll(request, body, "workflow", kinds)
-        delivery = answer.delivery
-        if not isinstance(delivery, WorkflowDelivery):
-            if isinstance(delivery, ValidationDelivery):
-                return await self._validation(request, answer, delivery)
-            return self._empty(answer)
-        events = delivery.events
-        if events is None:
-            store = self._engine.store
-            events = await _apart(store.read_history(delivery.run_id, 0, delivery.page_size))
-        task = _workflow_task(delivery, request.namespace)
-        task.update(_page(events, 0, delivery.history_count, body.accept_history_encoding))
-        return self._leased(answer, task)
-
-    async def poll_update_validation(self, request: Request) -> Response:
-        body = bodies.decode(request.body, bodies.PollBody)
-        answer = await self._poll(request, body, "workflow", {"update_validation"})
-        delivery = answer.delivery
-        if not isinstance(delivery, ValidationDelivery):
-            return self._empty(answer)
-        return await self._validation(request, answer, delivery)
-
-    async def _validation(
-        self, request: Request, answer: PollAnswer, delivery: ValidationDelivery
-    ) -> Response:
-        events = delivery.events
-        if events is None:
-            store = self._engine.store
-            events = await store.read_history(delivery.run_id, 0, delivery.history_count)
-        return self._leased(answer, validation_task(delivery, request.namespace, events))
-
-    async def poll_activity_task(self, request: Request) -> Response:
-        body = bodies.decode(request.body, bodies.PollBody)
-        answer = await self._poll(request, body, "activity")
-        delivery = answer.delivery
-        if not isinstance(delivery, ActivityDelivery):
-            return self._empty(answer)
-        return self._leased(answer, _activity_task(delivery, request.namespace))
-
-    def _poll(
-        self,
-        request: Request,
-        body: bodies.PollBody,
-        kind: str,
-        tasks: Collection[str] = _PROGRESS,
-    ) -> Coroutine[Any, Any, PollAnswer]:
-        timeout = self._poll_timeout
-        if body.timeout_seconds is not None:
-            timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
-        poll = Poll(
-            namespace=request.namespace,
-            worker_id=body.worker_id,
-            queue=body.task_queue,
-            kind=kind,
-            timeout=timeout,
-            build_id=body.build_id or None,
-            request_id=body.poll_request_id or None,
-            page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
-            progress="workflow" in tasks,
-            validations="update_validation" in tasks,
-            sessions=kind == "activity" and knows_sessions(request),
-        )
-        return self._polling.poll(poll, request.watch)
-
-    def _empty(self, answer: PollAnswer) -> Response:
-        return self._surface.answer(
-            200,
-            {
-                "task": None,
-                "poll_status": answer.status,
-                "server_time": instant.once_text(self._clock.now()),
-            },
-        )
-
-    def _leased(self, answer: PollAnswer, task: dict[str, Any]) -> Response:
-        lease = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
-        return self._surface.answer(
-            200,
-            {
-                "task": task,
-                "lease": lease,
-                "poll_status": answer.status,
-                "server_time": instant.once_text(self._clock.now()),
-            },
-        )
-
     # Workflow tasks ------------------------------------------------------------------------------
 
     async def page_history(self, request: Request) -> Response:
@@ -350,12 +223,12 @@ class WorkerPlane:
             raise InvalidPageToken("the page token points behind the history")
         events = page.events
         if events is None:
-            events = await _apart(self._engine.store.read_history(ref.run_id, after, size))
+            events = await apart(self._engine.store.read_history(ref.run_id, after, size))
             events = events[: max(page.total - after, 0)]
         answer = {
             "task_id": request.params["task_id"],
             "workflow_task_attempt": body.workflow_task_attempt,
-            **_page(events, after, page.total, body.accept_history_encoding),
+            **history_page(events, after, page.total, body.accept_history_encoding),
         }
         return self._surface.answer(200, answer)
 
@@ -384,18 +257,28 @@ class WorkerPlane:
             answer["cancellation_request"] = cancellation_request(observe(renewed.cancellation))
         return self._surface.answer(200, answer)
 
-    async def complete_workflow_task(self, request: Request) -> Response:
+    def complete_workflow_task(self, request: Request) -> Later | Coroutine[Any, Any, Response]:
         body = bodies.decode(request.body, CompleteTaskBody)
         ref = require_ref(request, "w")
         if request.body.find(MARK) >= 0:
-            store = self._engine.store
-            await _apart(inline_memos(store, request.namespace, body.commands))
+            return self._complete_with_memos(request, body, ref)
+        return Completing(self._completed(request, body, ref), request, body, self._surface)
+
+    async def _complete_with_memos(
+        self, request: Request, body: CompleteTaskBody, ref: TaskRef
+    ) -> Response:
+        store = self._engine.store
+        await apart(inline_memos(store, request.namespace, body.commands))
+        done: TaskCompleted = await self._completed(request, body, ref)
+        return self._surface.answer(200, _task_answer(request, body, done))
+
+    def _completed(self, request: Request, body: CompleteTaskBody, ref: TaskRef) -> Reply:
         commands = translate_commands(body.commands)
         for command in commands:
             if isinstance(command, ScheduleActivity) and command.session is not None:
                 require_sessions(request)
         kind = CompleteStreamingTask if directives_of(commands) else CompleteWorkflowTask
-        done: TaskCompleted = await self._engine.submit(
+        return self._engine.submit(
             naming(
                 request,
                 kind(
@@ -408,7 +291,6 @@ class WorkerPlane:
                 ),
             )
         )
-        return self._surface.answer(200, _task_answer(request, body, done))
 
     async def fail_workflow_task(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.FailTaskBody)
@@ -427,7 +309,7 @@ class WorkerPlane:
 
     # Activity tasks ------------------------------------------------------------------------------
 
-    async def complete_activity(self, request: Request) -> Response:
+    def complete_activity(self, request: Request) -> Later:
         body = bodies.decode(request.body, bodies.CompleteActivityBody)
         ref = attempt_ref(request, body)
         encoded = b"null" if body.result is UNSET else bytes(body.result)
@@ -435,33 +317,20 @@ class WorkerPlane:
         plain = result is not None and not is_envelope(result)
         if result is not None:
             (require_plain if plain else require_envelope)(result, "result")
-        operation = CompleteActivity(ref, result, plain=plain)
-        return await self._report_outcome(request, ref, operation, "completed", None)
+        operation = naming(request, CompleteActivity(ref, result, plain=plain))
+        return Reporting(self._engine.submit(operation), request, ref, self, "completed", None)
 
-    async def fail_activity(self, request: Request) -> Response:
+    def fail_activity(self, request: Request) -> Later:
         body = bodies.decode(request.body, bodies.FailActivityBody)
         ref = attempt_ref(request, body)
         failure = _reported(body.failure)
-        operation = FailActivity(ref, failure)
-        return await self._report_outcome(request, ref, operation, "failed", failure.message)
+        operation = naming(request, FailActivity(ref, failure))
+        recorded = self._engine.submit(operation)
+        return Reporting(recorded, request, ref, self, "failed", failure.message)
 
-    async def _report_outcome(
-        self,
-        request: Request,
-        ref: AttemptRef,
-        operation: AttemptOperation,
-        outcome: str,
-        message: str | None,
+    def outcome_answer(
+        self, request: Request, ref: AttemptRef, outcome: str, next_task_id: str | None
     ) -> Response:
-        next_task_id = None
-        try:
-            recorded: Recorded = await self._engine.submit(naming(request, operation))
-            next_task_id = recorded.next_task_id
-        except (StaleAttempt, RunClosed, RunCancelled, RunTerminated):
-            # A report that was taken before gets its answer again.
-            known = await _apart(find_recorded_outcome(self._engine.store, ref, message))
-            if known != outcome:
-                raise
         return self._surface.answer(
             200,
             {
@@ -473,6 +342,20 @@ class WorkerPlane:
                 "next_task_id": next_task_id,
             },
         )
+
+    async def repeated_outcome(
+        self,
+        request: Request,
+        ref: AttemptRef,
+        outcome: str,
+        message: str | None,
+        refused: Rejection,
+    ) -> Response:
+        """A report that was taken before gets its answer again."""
+        known = await apart(find_recorded_outcome(self._engine.store, ref, message))
+        if known != outcome:
+            raise refused
+        return self.outcome_answer(request, ref, outcome, None)
 
     async def heartbeat_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
@@ -536,9 +419,55 @@ class WorkerPlane:
         return self._surface.answer(200, answer)
 
 
-def _apart(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """Read the disk in a task, as handlers without one must; awaited at once."""
-    return asyncio.get_running_loop().create_task(reading)
+class Completing(Later):
+    """A completed workflow task, on its way to the disk."""
+
+    __slots__ = ("_body", "_request", "_surface")
+
+    def __init__(
+        self, done: Reply, request: Request, body: CompleteTaskBody, surface: WorkerSurface
+    ) -> None:
+        self.awaited = done
+        self._request = request
+        self._body = body
+        self._surface = surface
+
+    def answer(self) -> Response:
+        done: TaskCompleted = self.awaited.result()
+        return self._surface.answer(200, _task_answer(self._request, self._body, done))
+
+
+class Reporting(Later):
+    """The outcome of an activity, on its way to the disk."""
+
+    __slots__ = ("_message", "_outcome", "_plane", "_ref", "_request")
+
+    def __init__(
+        self,
+        recorded: Reply,
+        request: Request,
+        ref: AttemptRef,
+        plane: WorkerPlane,
+        outcome: str,
+        message: str | None,
+    ) -> None:
+        self.awaited = recorded
+        self._request = request
+        self._ref = ref
+        self._plane = plane
+        self._outcome = outcome
+        self._message = message
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+        try:
+            recorded: Recorded = self.awaited.result()
+        except (StaleAttempt, RunClosed, RunCancelled, RunTerminated) as refused:
+            return self._plane.repeated_outcome(
+                self._request, self._ref, self._outcome, self._message, refused
+            )
+        return self._plane.outcome_answer(
+            self._request, self._ref, self._outcome, recorded.next_task_id
+        )
 
 
 def _or(given: int | None, default: int) -> int:
@@ -549,111 +478,6 @@ def _check_told(body: bodies.Body, *names: str) -> None:
     """What a worker tells in its own words must still be something that can be kept."""
     for name in names:
         require_storable(getattr(body, name) or {}, name)
-
-
-def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]:
-    task = {
-        "task_id": delivery.task_id,
-        "task_kind": "workflow",
-        "workflow_id": delivery.workflow_id,
-        "run_id": delivery.run_id,
-        "namespace": namespace,
-        "workflow_type": delivery.workflow_type,
-        "workflow_task_attempt": delivery.attempt,
-        "payload_codec": "avro",
-        "arguments": msgspec.Raw(delivery.arguments),
-        "run_status": delivery.run_status,
-        "task_queue": delivery.queue,
-        "compatibility": delivery.build_id,
-        "lease_owner": delivery.owner,
-        "lease_expires_at": instant.text(delivery.lease_expires_at),
-        "last_history_sequence": delivery.history_count,
-        "cancel_requested": False,
-        **_NO_RESUME,
-        **delivery.resume,
-    }
-    if delivery.replay_mode is not None:
-        task["sticky_replay_mode"] = delivery.replay_mode
-    if delivery.cancellation is not None:
-        task["cancellation_request"] = cancellation_request(delivery.cancellation)
-    if delivery.trace is not None or delivery.links:
-        task |= trace_members(
-            delivery.trace,
-            delivery.links,
-            task_id=delivery.task_id,
-            run_id=delivery.run_id,
-            namespace=namespace,
-        )
-    return task
-
-
-def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]:
-    task: dict[str, Any] = {
-        "task_id": delivery.task_id,
-        "workflow_id": delivery.workflow_id,
-        "run_id": delivery.run_id,
-        "namespace": namespace,
-        "activity_execution_id": delivery.execution_id,
-        "activity_attempt_id": delivery.attempt_id,
-        "attempt_number": delivery.attempt,
-        "activity_type": delivery.activity_type,
-        "payload_codec": "avro",
-        "arguments": msgspec.Raw(delivery.arguments),
-        "task_queue": delivery.queue,
-        "lease_owner": delivery.owner,
-        "lease_expires_at": instant.text(delivery.lease_expires_at),
-    }
-    if delivery.trace is not None:
-        task["observability_context"] = msgspec.Raw(delivery.trace)
-    if delivery.retry is not None or delivery.timeouts != NO_TIMEOUTS:
-        task["retry_policy"] = _policy(delivery.retry, delivery.timeouts)
-    if delivery.session is not None:
-        task["worker_session"] = terms_view(delivery.session)
-    if delivery.deadlines:
-        task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
-    return task
-
-
-def _policy(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
-    policy: dict[str, Any] = {
-        "snapshot_version": 1,
-        "max_attempts": 1 if retry is None else retry.attempts_max,
-        "backoff_seconds": [] if retry is None else retry.backoff_seconds,
-        "non_retryable_error_types": [] if retry is None else retry.non_retryable_types,
-    }
-    for name in ("start_to_close", "schedule_to_start", "schedule_to_close", "heartbeat"):
-        seconds = getattr(timeouts, name)
-        if seconds is not None:
-            policy[f"{name}_timeout"] = seconds
-    return policy
-
-
-def _page(events: list[bytes], after: int, total: int, encoding: str | None) -> dict[str, Any]:
-    """One page of history, compressed when the worker asks and it is worth it."""
-    last = after + len(events)
-    page: dict[str, Any] = {
-        "total_history_events": total,
-        "next_history_page_token": tokens.history_token(last) if last < total and events else None,
-    }
-    encoded = b"[%b]" % b",".join(events)
-    chosen = _history_encoding(encoding)
-    if chosen is None or len(events) < limits.HISTORY_COMPRESSION_EVENTS_MIN:
-        page["history_events"] = msgspec.Raw(encoded)
-        return page
-    window = 31 if chosen == "gzip" else -15
-    compressor = zlib.compressobj(6, zlib.DEFLATED, window)
-    packed = compressor.compress(encoded) + compressor.flush()
-    page["history_events"] = []
-    page["history_events_compressed"] = base64.b64encode(packed).decode()
-    page["history_events_encoding"] = chosen
-    return page
-
-
-def _history_encoding(accepted: str | None) -> str | None:
-    if not accepted:
-        return None
-    names = {name.strip().lower() for name in accepted.split(",")}
-    return next((name for name in ("gzip", "deflate") if name in names), None)
 
 
 def _task_answer(request: Request, body: bodies.TaskLease, done: TaskCompleted) -> dict[str, Any]:

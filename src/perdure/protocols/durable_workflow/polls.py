@@ -1,0 +1,298 @@
+"""Polls of workers, and leased tasks as they are sent."""
+
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.core import instant, limits
+from perdure.core.rejection import InvalidRequest
+from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
+from perdure.dispatch.delivery import (
+    ActivityDelivery,
+    Delivery,
+    ValidationDelivery,
+    WorkflowDelivery,
+)
+from perdure.dispatch.pollers import ParkedPoller
+from perdure.dispatch.polling import Poll, PollAnswer, Polling, PollStatus, nothing_for
+from perdure.engine.beat import Engine
+from perdure.protocols.durable_workflow import bodies
+from perdure.protocols.durable_workflow.apart import apart
+from perdure.protocols.durable_workflow.cancelling import cancellation_request
+from perdure.protocols.durable_workflow.history_pages import history_page
+from perdure.protocols.durable_workflow.session_terms import terms_view
+from perdure.protocols.durable_workflow.sessions import knows_sessions
+from perdure.protocols.durable_workflow.surfaces import WorkerSurface
+from perdure.protocols.durable_workflow.tracing import trace_members
+from perdure.protocols.durable_workflow.updates import validation_task
+from perdure.web.message import Later, Request, Response
+
+_RESUME_MEMBERS = (
+    "workflow_wait_kind",
+    "open_wait_id",
+    "resume_source_kind",
+    "resume_source_id",
+    "workflow_update_id",
+    "workflow_signal_id",
+    "signal_name",
+    "signal_wait_id",
+    "workflow_command_id",
+    "activity_execution_id",
+    "activity_attempt_id",
+    "activity_type",
+    "child_call_id",
+    "child_workflow_run_id",
+    "workflow_sequence",
+    "workflow_event_type",
+    "timer_id",
+    "condition_wait_id",
+    "condition_key",
+    "condition_definition_fingerprint",
+)
+_NO_RESUME: dict[str, Any] = dict.fromkeys(_RESUME_MEMBERS)
+_PROGRESS = ("workflow",)
+_TASK_KINDS = frozenset({"workflow", "update_validation"})
+_VALIDATION = ("update_validation",)
+
+Answering = Coroutine[Any, Any, Response]
+Finish = Callable[[Request, bodies.PollBody, Delivery], Response | Answering]
+
+
+class ParkedPoll(Later):
+    """A parked poll, and what its answer is made of."""
+
+    __slots__ = ("_body", "_finish", "_poller", "_polls", "_request")
+
+    def __init__(
+        self,
+        polls: "Polls",
+        poller: ParkedPoller,
+        request: Request,
+        body: bodies.PollBody,
+        finish: Finish,
+    ) -> None:
+        self.awaited = poller.answer
+        self._polls = polls
+        self._poller = poller
+        self._request = request
+        self._body = body
+        self._finish = finish
+
+    def answer(self) -> Response | Answering:
+        delivery = self._polls.polling.end(self._poller)
+        if delivery is None:
+            return self._polls.empty(nothing_for(self._poller))
+        return self._finish(self._request, self._body, delivery)
+
+
+class Polls:
+    """Handlers of `/api/worker/…/poll`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        polling: Polling,
+        clock: Clock,
+        surface: WorkerSurface,
+        *,
+        timeout: int,
+    ) -> None:
+        self._engine = engine
+        self.polling = polling
+        self._clock = clock
+        self._surface = surface
+        self._timeout = timeout
+        # Made once: a poll that waits holds one of them.
+        self._finish_workflow: Finish = self._answer_workflow
+        self._finish_activity: Finish = self._answer_activity
+
+    def poll_workflow_task(self, request: Request) -> Later | Answering:
+        body = bodies.decode(request.body, bodies.PollBody)
+        kinds = body.task_kinds or _PROGRESS
+        if not _TASK_KINDS.issuperset(kinds):
+            unknown = min(set(kinds) - _TASK_KINDS)
+            raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
+        return self._poll(request, body, "workflow", kinds, self._finish_workflow)
+
+    def poll_update_validation(self, request: Request) -> Later | Answering:
+        body = bodies.decode(request.body, bodies.PollBody)
+        return self._poll(request, body, "workflow", _VALIDATION, self._finish_workflow)
+
+    def poll_activity_task(self, request: Request) -> Later | Answering:
+        body = bodies.decode(request.body, bodies.PollBody)
+        return self._poll(request, body, "activity", _PROGRESS, self._finish_activity)
+
+    def _poll(
+        self,
+        request: Request,
+        body: bodies.PollBody,
+        kind: str,
+        tasks: Collection[str],
+        finish: Finish,
+    ) -> Later | Answering:
+        timeout = self._timeout
+        if body.timeout_seconds is not None:
+            timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
+        poll = Poll(
+            namespace=request.namespace,
+            worker_id=body.worker_id,
+            queue=body.task_queue,
+            kind=kind,
+            timeout=timeout,
+            build_id=body.build_id or None,
+            request_id=body.poll_request_id or None,
+            page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
+            progress="workflow" in tasks,
+            validations="update_validation" in tasks,
+            sessions=kind == "activity" and knows_sessions(request),
+        )
+        poller = self.polling.begin(poll, request.watch)
+        if poller is None:
+            return self._ask_first(request, body, poll, finish)
+        return ParkedPoll(self, poller, request, body, finish)
+
+    async def _ask_first(
+        self, request: Request, body: bodies.PollBody, poll: Poll, finish: Finish
+    ) -> Response:
+        """A poll that may be a repeated one, or of a worker that this node does not know yet."""
+        answer = await self.polling.poll(poll, request.watch)
+        if answer.delivery is None:
+            return self.empty(answer)
+        response = finish(request, body, answer.delivery)
+        return response if isinstance(response, Response) else await response
+
+    def _answer_workflow(
+        self, request: Request, body: bodies.PollBody, delivery: Delivery
+    ) -> Response | Answering:
+        events = None if isinstance(delivery, ActivityDelivery) else delivery.events
+        if events is None:
+            return self._answer_from_disk(request, body, delivery)
+        return self._answer_with(request, body, delivery, events)
+
+    async def _answer_from_disk(
+        self, request: Request, body: bodies.PollBody, delivery: Delivery
+    ) -> Response:
+        assert not isinstance(delivery, ActivityDelivery)
+        limit = delivery.history_count
+        if isinstance(delivery, WorkflowDelivery):
+            limit = delivery.page_size
+        events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
+        return self._answer_with(request, body, delivery, events)
+
+    def _answer_with(
+        self, request: Request, body: bodies.PollBody, delivery: Delivery, events: list[bytes]
+    ) -> Response:
+        if isinstance(delivery, ValidationDelivery):
+            return self._leased(validation_task(delivery, request.namespace, events))
+        assert isinstance(delivery, WorkflowDelivery)
+        task = _workflow_task(delivery, request.namespace)
+        page = history_page(events, 0, delivery.history_count, body.accept_history_encoding)
+        task.update(page)
+        return self._leased(task)
+
+    def _answer_activity(
+        self, request: Request, body: bodies.PollBody, delivery: Delivery
+    ) -> Response:
+        assert isinstance(delivery, ActivityDelivery)
+        return self._leased(_activity_task(delivery, request.namespace))
+
+    def empty(self, answer: PollAnswer) -> Response:
+        return self._surface.answer(
+            200,
+            {
+                "task": None,
+                "poll_status": answer.status,
+                "server_time": instant.once_text(self._clock.now()),
+            },
+        )
+
+    def _leased(self, task: dict[str, Any]) -> Response:
+        lease = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
+        return self._surface.answer(
+            200,
+            {
+                "task": task,
+                "lease": lease,
+                "poll_status": PollStatus.LEASED,
+                "server_time": instant.once_text(self._clock.now()),
+            },
+        )
+
+
+def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]:
+    task = {
+        "task_id": delivery.task_id,
+        "task_kind": "workflow",
+        "workflow_id": delivery.workflow_id,
+        "run_id": delivery.run_id,
+        "namespace": namespace,
+        "workflow_type": delivery.workflow_type,
+        "workflow_task_attempt": delivery.attempt,
+        "payload_codec": "avro",
+        "arguments": msgspec.Raw(delivery.arguments),
+        "run_status": delivery.run_status,
+        "task_queue": delivery.queue,
+        "compatibility": delivery.build_id,
+        "lease_owner": delivery.owner,
+        "lease_expires_at": instant.text(delivery.lease_expires_at),
+        "last_history_sequence": delivery.history_count,
+        "cancel_requested": False,
+        **_NO_RESUME,
+        **delivery.resume,
+    }
+    if delivery.replay_mode is not None:
+        task["sticky_replay_mode"] = delivery.replay_mode
+    if delivery.cancellation is not None:
+        task["cancellation_request"] = cancellation_request(delivery.cancellation)
+    if delivery.trace is not None or delivery.links:
+        task |= trace_members(
+            delivery.trace,
+            delivery.links,
+            task_id=delivery.task_id,
+            run_id=delivery.run_id,
+            namespace=namespace,
+        )
+    return task
+
+
+def _activity_task(delivery: ActivityDelivery, namespace: str) -> dict[str, Any]:
+    task: dict[str, Any] = {
+        "task_id": delivery.task_id,
+        "workflow_id": delivery.workflow_id,
+        "run_id": delivery.run_id,
+        "namespace": namespace,
+        "activity_execution_id": delivery.execution_id,
+        "activity_attempt_id": delivery.attempt_id,
+        "attempt_number": delivery.attempt,
+        "activity_type": delivery.activity_type,
+        "payload_codec": "avro",
+        "arguments": msgspec.Raw(delivery.arguments),
+        "task_queue": delivery.queue,
+        "lease_owner": delivery.owner,
+        "lease_expires_at": instant.text(delivery.lease_expires_at),
+    }
+    if delivery.trace is not None:
+        task["observability_context"] = msgspec.Raw(delivery.trace)
+    if delivery.retry is not None or delivery.timeouts != NO_TIMEOUTS:
+        task["retry_policy"] = _policy(delivery.retry, delivery.timeouts)
+    if delivery.session is not None:
+        task["worker_session"] = terms_view(delivery.session)
+    if delivery.deadlines:
+        task["deadlines"] = {kind: instant.text(at) for kind, at in delivery.deadlines.items()}
+    return task
+
+
+def _policy(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
+    policy: dict[str, Any] = {
+        "snapshot_version": 1,
+        "max_attempts": 1 if retry is None else retry.attempts_max,
+        "backoff_seconds": [] if retry is None else retry.backoff_seconds,
+        "non_retryable_error_types": [] if retry is None else retry.non_retryable_types,
+    }
+    for name in ("start_to_close", "schedule_to_start", "schedule_to_close", "heartbeat"):
+        seconds = getattr(timeouts, name)
+        if seconds is not None:
+            policy[f"{name}_timeout"] = seconds
+    return policy

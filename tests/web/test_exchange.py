@@ -1,0 +1,251 @@
+"""One request on its way: who was let in is not asked again, and answers may come later."""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from perdure.engine.reply import Reply
+from perdure.web.app import Application
+from perdure.web.auth import (
+    Authenticator,
+    NoAuthentication,
+    SignatureAuthentication,
+    TokenAuthentication,
+)
+from perdure.web.exchange import Exchange
+from perdure.web.message import HttpError, Later, Passes, Request, Response
+from perdure.web.routing import Handler, Route, Router
+from tests.web.floor import PlainSurface
+
+WORKER, OPERATOR = frozenset({"worker"}), frozenset({"operator"})
+JSON = {b"content-type": b"application/json"}
+
+
+class CountingSurface(PlainSurface):
+    """Puts everybody into one namespace, and counts whom it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def admit(self, request: Request) -> None:
+        self.asked += 1
+        request.namespace = "here"
+
+
+class Desk:
+    """A few routes, and what was replied."""
+
+    def __init__(self, authenticator: Authenticator, handler: Handler | None = None) -> None:
+        self.surface = CountingSurface()
+        self.handled: list[Request] = []
+        self.replies: list[tuple[int, bytes]] = []
+        handler = handler or self.handle
+        table = [
+            Route("POST", "/work", WORKER, self.surface, handler, lean=True),
+            Route("POST", "/operate", OPERATOR, self.surface, handler, lean=True),
+            Route("POST", "/raw", WORKER, self.surface, handler, lean=True, raw_bytes_max=64),
+        ]
+        app = Application(
+            Router(table),
+            authenticator,
+            surface_of=lambda path: self.surface,
+            translate=lambda error: None,
+            body_bytes_max=1_024,
+            compression_bytes_min=None,
+        )
+        self._exchange = Exchange(app, self._reply, self._spawn)
+
+    async def handle(self, request: Request) -> Response:
+        self.handled.append(request)
+        return Response(200, b"{}")
+
+    def ask(
+        self,
+        path: bytes = b"/work",
+        *,
+        passes: Passes | None,
+        body: bytes = b"{}",
+        headers: dict[bytes, bytes] = JSON,
+    ) -> None:
+        self._exchange.start(Request("POST", path, headers, body=body, passes=passes))
+
+    @property
+    def statuses(self) -> list[int]:
+        return [status for status, _ in self.replies]
+
+    def _reply(self, request: Request, response: Response) -> None:
+        self.replies.append((response.status, response.body))
+
+    def _spawn(self, handling: Coroutine[Any, Any, None]) -> None:
+        raise AssertionError("nothing here needs a task")
+
+
+TOKENS = TokenAuthentication(shared=None, by_role={"worker": "w", "operator": "o"})
+AS_WORKER = {**JSON, b"authorization": b"Bearer w"}
+
+
+def test_who_was_let_in_with_a_head_is_the_same_one_the_next_time() -> None:
+    desk, passes = Desk(TOKENS), Passes()
+
+    for _ in range(3):
+        desk.ask(passes=passes, headers=AS_WORKER)
+
+    assert desk.statuses == [200, 200, 200]
+    assert desk.surface.asked == 1
+    assert {(r.principal.subject, r.namespace) for r in desk.handled} == {("role:worker", "here")}
+
+
+def test_what_opens_one_route_opens_no_other() -> None:
+    desk, passes = Desk(TOKENS), Passes()
+
+    desk.ask(b"/work", passes=passes, headers=AS_WORKER)
+    desk.ask(b"/operate", passes=passes, headers=AS_WORKER)
+    desk.ask(b"/operate", passes=passes, headers=AS_WORKER)
+
+    assert desk.statuses == [200, 403, 403]
+
+
+def test_who_was_refused_is_refused_again() -> None:
+    desk, passes = Desk(TOKENS), Passes()
+
+    for _ in range(2):
+        desk.ask(passes=passes, headers={**JSON, b"authorization": b"Bearer stolen"})
+
+    assert desk.statuses == [401, 401]
+    assert not passes
+
+
+def test_a_head_that_is_not_known_is_asked_every_time() -> None:
+    desk = Desk(TOKENS)
+
+    for _ in range(2):
+        desk.ask(passes=None, headers=AS_WORKER)
+
+    assert desk.surface.asked == 2
+
+
+def test_a_signature_is_of_a_body_so_no_head_vouches_for_the_next_one() -> None:
+    desk, passes = Desk(SignatureAuthentication(shared="key", by_role={})), Passes()
+    signature = hmac.new(b"key", b"{}", hashlib.sha256).hexdigest().encode()
+    headers = {**JSON, b"x-signature": signature}
+
+    desk.ask(passes=passes, headers=headers)
+    desk.ask(passes=passes, headers=headers, body=b"[]")
+
+    assert desk.statuses == [200, 401]
+
+
+def test_a_route_of_bytes_takes_no_json_however_well_the_head_is_known() -> None:
+    desk, passes = Desk(NoAuthentication()), Passes()
+
+    desk.ask(b"/work", passes=passes)
+    desk.ask(b"/raw", passes=passes)
+    desk.ask(b"/nowhere", passes=passes)
+
+    assert desk.statuses == [200, 415, 404]
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    yield loop
+    loop.close()
+
+
+class Promised(Later):
+    """What a test wants to be answered."""
+
+    __slots__ = ("_make",)
+
+    def __init__(self, awaited: Reply, make: Callable[[Any], Any]) -> None:
+        super().__init__(awaited)
+        self._make = make
+
+    def answer(self) -> Response | Coroutine[Any, Any, Response]:
+        answer: Response | Coroutine[Any, Any, Response] = self._make(self.awaited.result())
+        return answer
+
+
+def a_response(told: bytes) -> Response:
+    return Response(200, told)
+
+
+def desk_for(reply: Reply, make: Callable[[Any], Any] = a_response) -> Desk:
+    return Desk(NoAuthentication(), lambda request: Promised(reply, make))
+
+
+def test_an_answer_comes_when_what_it_waits_for_is_there(loop: asyncio.AbstractEventLoop) -> None:
+    reply = Reply(loop=loop)
+    desk = desk_for(reply)
+
+    desk.ask(passes=None)
+    assert desk.replies == []
+
+    reply.set_result(b"now")
+    assert desk.replies == [(200, b"now")]
+
+
+def test_what_is_there_already_is_answered_at_once(loop: asyncio.AbstractEventLoop) -> None:
+    reply = Reply(loop=loop)
+    reply.set_result(b"before")
+    desk = desk_for(reply)
+
+    desk.ask(passes=None)
+
+    assert desk.replies == [(200, b"before")]
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_refusal_that_comes_later_is_a_refusal(
+    loop: asyncio.AbstractEventLoop, is_early: bool
+) -> None:
+    reply = Reply(loop=loop)
+    desk = desk_for(reply)
+    if not is_early:
+        desk.ask(passes=None)
+
+    reply.set_exception(HttpError(409, "taken", "somebody else has it"))
+    if is_early:
+        desk.ask(passes=None)
+
+    assert desk.statuses == [409]
+
+
+def test_what_is_given_up_is_answered_once(loop: asyncio.AbstractEventLoop) -> None:
+    reply = Reply(loop=loop)
+    desk = desk_for(reply)
+    desk.ask(passes=None)
+
+    reply.cancel()
+    loop.run_until_complete(asyncio.sleep(0))
+
+    assert desk.statuses == [500]
+
+
+def test_an_answer_that_needs_more_goes_on_as_a_coroutine(loop: asyncio.AbstractEventLoop) -> None:
+    first, second = (Reply(loop=loop) for _ in range(2))
+
+    async def go_on(told: bytes) -> Response:
+        return Response(200, told + await second)
+
+    desk = desk_for(first, go_on)
+    desk.ask(passes=None)
+    first.set_result(b"one ")
+    assert desk.replies == []
+
+    second.set_result(b"two")
+    assert desk.replies == [(200, b"one two")]
+
+
+def test_a_handler_that_refuses_before_it_waits_is_a_refusal() -> None:
+    def refuse(request: Request) -> Later:
+        raise HttpError(422, "odd", "this makes no sense")
+
+    desk = Desk(NoAuthentication(), refuse)
+    desk.ask(passes=None)
+
+    assert desk.statuses == [422]
