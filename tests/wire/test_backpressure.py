@@ -36,6 +36,7 @@ def away(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Wire:
         raise Unavailable("storage_unavailable", "PostgreSQL went away", 2)
 
     monkeypatch.setattr(Polling, "poll", gone)
+    monkeypatch.setattr(Polling, "begin", gone_at_once)
     monkeypatch.setattr(Engine, "find_worker", gone)
     monkeypatch.setattr(Engine, "submit", gone_at_once)
     return wire
