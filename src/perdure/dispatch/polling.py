@@ -139,11 +139,14 @@ class Polling:
         None if something must be asked before, which `poll` does.
         """
         who = (poll.namespace, poll.worker_id)
-        known = self._engine.workers.get(who)
+        worker = self._engine.workers.get(who)
         key = _key_of(poll)
-        if known is None or key in self._polls or who in self._inherited:
+        if worker is None or worker.deregistered_at is not None:
             return None
-        return self._park(poll, _require_allowed(poll, known), key, watch)
+        if key in self._polls or who in self._inherited:
+            return None
+        require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
+        return self._park(poll, worker, key, watch)
 
     def _park(self, poll: Poll, worker: Worker, key: PollKey | None, watch: Watch) -> ParkedPoller:
         # A poll with no time waits until the engine has looked at what is ready; see the yard.

@@ -58,11 +58,16 @@ async def find_uses(store: Store, namespace: str, reference_id: str, *, limit: i
 def note_uses(world: World) -> None:
     """Have it written down which payloads the runs of a beat name in what they write."""
     for run in world.touched.values():
-        texts = [text for text in run.unsaved.events if MARK in text]
-        texts += [text for text in _kept(run) if MARK in text]
-        if texts:
-            found = {one.reference_id: None for text in texts for one in references_in(text)}
-            world.follow_ups.append(NoteUses(run.namespace, run.run_id, list(found)))
+        unsaved = run.unsaved
+        texts = unsaved.events
+        if unsaved.inbox or unsaved.operations:
+            texts = texts + _kept(run)
+        for text in texts:
+            if MARK in text:
+                named = [each for each in texts if MARK in each]
+                found = {one.reference_id: None for each in named for one in references_in(each)}
+                world.follow_ups.append(NoteUses(run.namespace, run.run_id, list(found)))
+                break
 
 
 def _kept(run: Run) -> list[bytes]:

@@ -204,9 +204,14 @@ class HttpProtocol(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._is_between and self._busy is None:
-            request = self._connections.heads.recognise(data)
+            connections = self._connections
+            request = connections.heads.recognise(data)
             if request is not None:
-                self._start(request)
+                # As `_start` does, for nearly all.
+                self._busy = request
+                self.idle_since = None
+                connections.answering += 1
+                self._exchange.start(request)
                 return
         if self._deaf:
             return
@@ -385,13 +390,19 @@ class HttpProtocol(asyncio.Protocol):
         if type(response) is not Response:
             self._hand_over(cast(Handover, response))
             return
-        if self._connections.is_draining:
+        connections = self._connections
+        if connections.is_draining:
             request.keep_alive = False
         self._write(request, response)
-        if self._writable:
-            self._go_on_behind(request)
-        else:
+        if not self._writable:
             self._sent = request
+        elif request.keep_alive and not self._waiting:
+            # As `_go_on_behind` does, for nearly all.
+            connections.answering -= 1
+            self._busy = None
+            self.idle_since = connections.sweeps
+        else:
+            self._go_on_behind(request)
 
     def _go_on_behind(self, request: Request) -> None:
         """The answer to a request is on its way: take up what follows it."""

@@ -21,7 +21,9 @@ dict; it omits its defaults."""
 
 def record(run: Run, moment: Moment, event_type: str, payload: Members) -> str:
     """Append one event to the run's history and return its id. Absent members are left out."""
-    return record_encoded(run, moment, event_type, encode(_present(payload)))
+    if not isinstance(payload, msgspec.Struct):
+        payload = _present(payload)
+    return record_encoded(run, moment, event_type, encode(payload))
 
 
 def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) -> str:
@@ -57,14 +59,15 @@ def held(event_type: str, payload: Members, operation: Operation, *, failed: boo
 
 def with_metadata(payload: Members, operation: Operation) -> Members:
     """The payload without absent members, with the group metadata of the operation."""
-    if not operation.metadata:
-        return _present(payload)
-    members = asdict(payload) if isinstance(payload, msgspec.Struct) else payload
-    return {**{k: v for k, v in members.items() if v is not None}, **operation.metadata}
+    if isinstance(payload, msgspec.Struct):
+        if not operation.metadata:
+            return payload
+        payload = asdict(payload)
+    return {**_present(payload), **operation.metadata} if operation.metadata else _present(payload)
 
 
-def _present(payload: Members) -> Members:
-    if isinstance(payload, msgspec.Struct) or None not in payload.values():
+def _present(payload: dict[str, Any]) -> dict[str, Any]:
+    if None not in payload.values():
         return payload
     return {k: v for k, v in payload.items() if v is not None}
 
