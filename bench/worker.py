@@ -122,12 +122,16 @@ class Worker:
         self._numbers = itertools.count(1)
         self.activities_completed = 0
         self._expected: dict[str, asyncio.Future[None]] = {}
+        # Cleared, nobody sends anything; what is parked at the server stays there.
+        self.may_send = asyncio.Event()
+        self.may_send.set()
 
     async def run_workflow(self, connection: Connection) -> bytes:
         """Start a workflow and wait until its last task is completed; returns the start's reply."""
         workflow_id = b"%b-%d" % (self.worker_id, next(self._numbers))
         done = asyncio.get_running_loop().create_future()
         self._expected[workflow_id.decode()] = done
+        await self._wait_for_leave()
         reply = await connection.send(wire.start(workflow_id, self.queue))
         await done
         return reply
@@ -149,6 +153,7 @@ class Worker:
             while True:
                 task = await self._lease_workflow_task(connection)
                 if task is not None:
+                    await self._wait_for_leave()
                     await self._complete_workflow_task(connection, task)
         finally:
             connection.close()
@@ -160,12 +165,14 @@ class Worker:
             while True:
                 task = await self._lease_activity_task(connection)
                 if task is not None:
+                    await self._wait_for_leave()
                     await connection.send(wire.complete_activity_task(task, self.worker_id))
                     self.activities_completed += 1
         finally:
             connection.close()
 
     async def _lease_workflow_task(self, connection: Connection) -> wire.WorkflowTask | None:
+        await self._wait_for_leave()
         request = wire.poll_workflow_task(
             self.worker_id,
             self.queue,
@@ -176,6 +183,7 @@ class Worker:
         return wire.decode_workflow_poll(await connection.send(request)).task
 
     async def _lease_activity_task(self, connection: Connection) -> wire.ActivityTask | None:
+        await self._wait_for_leave()
         request = wire.poll_activity_task(
             self.worker_id,
             self.queue,
@@ -194,6 +202,10 @@ class Worker:
             done = self._expected.pop(task.workflow_id, None)
             if done is not None and not done.done():
                 done.set_result(None)
+
+    async def _wait_for_leave(self) -> None:
+        if not self.may_send.is_set():
+            await self.may_send.wait()
 
     def _next_poll_id(self) -> bytes:
         return b"%b-%d" % (self.worker_id, next(self._numbers))

@@ -1,10 +1,12 @@
 """(a) workflows per second with one activity each; (b) activities per second, ten in sequence."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from bench.load import Window, loading
+from bench.measures.bare import REFERENCE_MICROSECONDS, bare_server
 from bench.process import Spent
 from bench.report import Figure, Target, known
 from bench.setup import Setup
@@ -12,6 +14,8 @@ from bench.targets import NO_TARGETS, Targets
 from bench.worker import sequence_of, working
 
 FEW_POLLS: Final = 48
+TURN_SECONDS: Final = 0.6
+SETTLING_SECONDS: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,52 @@ async def measure_activities(setup: Setup) -> list[Figure]:
         *await _measure_sequences(setup, 256, hoped=setup.targets),
         *await _measure_sequences(setup, 64),
         *await _measure_sequences(setup, 256, polls=FEW_POLLS),
+        *([] if setup.processes else await _measure_by_turns(setup, 256)),
+    ]
+
+
+async def _measure_by_turns(setup: Setup, in_flight: int) -> list[Figure]:
+    """Activities and bare exchanges by turns of less than a second.
+
+    A shared machine is half as fast again in one second as in the next. What an activity costs in
+    bare exchanges of the same second says how fast the server would be on another machine.
+    """
+    exchanges, ratios, scaled = [], [], []
+    async with (
+        bare_server() as bare,
+        setup.server() as server,
+        working(server, sequence_of(10), pollers=in_flight) as worker,
+        loading(server, worker, in_flight=in_flight),
+    ):
+        await asyncio.sleep(setup.pick(3, 1))
+        turns: list[tuple[float, float | None]] = []
+        for _ in range(setup.pick(40, 4) + 1):
+            worker.may_send.clear()
+            await asyncio.sleep(SETTLING_SECONDS)
+            await bare.exchange(50)  # It has not run for a while, either.
+            _, exchange = await bare.exchange(200)
+            exchanges.append(exchange)
+            worker.may_send.set()
+            await asyncio.sleep(SETTLING_SECONDS)
+            done, before = worker.activities_completed, server.read_usage()
+            await asyncio.sleep(TURN_SECONDS)
+            spent, done = server.read_usage().since(before), worker.activities_completed - done
+            turns.append((done / spent.wall, spent.server_milliseconds_each(done)))
+    for (rate, cost), earlier, later in zip(turns, exchanges, exchanges[1:], strict=False):
+        if cost is not None and earlier is not None and later is not None:
+            meanwhile = (earlier + later) / 2
+            ratios.append(1e3 * cost / meanwhile)
+            scaled.append(rate * meanwhile / REFERENCE_MICROSECONDS)
+    level = f"{in_flight} in flight, by turns with z"
+    return [
+        Figure("b", f"server CPU per activity, {level}", "exchanges", tuple(ratios)),
+        Figure(
+            "b",
+            f"activities if an exchange took {REFERENCE_MICROSECONDS:g} µs, {level}",
+            "activities/s",
+            tuple(scaled),
+            setup.targets.activity_rate,
+        ),
     ]
 
 
