@@ -70,3 +70,81 @@ def test_a_worker_may_be_silent_for_two_polls_unless_it_is_said() -> None:
     assert Settings(poll_timeout=45 * SECOND).cadence.stale_after == 90 * SECOND
     told = {"DW_WORKER_STALE_AFTER_SECONDS": "20", "DW_WORKER_HEARTBEAT_INTERVAL_SECONDS": "5"}
     assert load_settings(told).cadence == Cadence(5, 20 * SECOND)
+
+
+def test_limits_of_queues_are_said_for_all_or_for_some() -> None:
+    told = load_settings(
+        {
+            "DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": "5",
+            "DW_ACTIVITY_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE": "600",
+            "DW_WORKFLOW_TASK_MAX_ACTIVE_LEASES_PER_NAMESPACE": "70",
+            "DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE": "0",
+            "DW_TASK_QUEUE_ADMISSION_OVERRIDES": json.dumps(
+                {
+                    "bank": {
+                        "activity_tasks": {
+                            "max_active_leases": "2",
+                            "budget_group": "money",
+                            "max_dispatches_per_minute_per_budget_group": 30,
+                            "max_dispatches_per_minute_per_namespace": -1,
+                        }
+                    }
+                }
+            ),
+        }
+    ).allowances
+    assert told is not None
+    found = {
+        (queue, kind): [(g.name, g.leases_max, g.dispatches_max) for g in quotas]
+        for queue in ("q", "bank")
+        for kind in ("workflow", "activity")
+        if (quotas := told.quotas("n", queue, kind))
+    }
+    everywhere = ("namespace n", 70, None)
+    assert found == {
+        ("q", "workflow"): [everywhere],
+        ("q", "activity"): [("queue q", 5, None), ("namespace n", None, 600)],
+        ("bank", "workflow"): [everywhere],
+        ("bank", "activity"): [("queue bank", 2, None), ("group money", None, 30)],
+    }
+
+
+@pytest.mark.parametrize("empty", ["", "{}", "[]"])
+def test_without_limits_of_queues_there_is_nothing_to_ask(empty: str) -> None:
+    assert load_settings({"DW_TASK_QUEUE_ADMISSION_OVERRIDES": empty}).allowances is None
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ("{", "OVERRIDES is no JSON"),
+        ("[" * 100_000, "OVERRIDES is no JSON"),
+        ("3", "OVERRIDES is an object"),
+        ({"q": []}, "OVERRIDES.q is an object"),
+        ({"q": {"tasks": {}}}, "workflow_tasks and activity_tasks, not tasks"),
+        ({"q": {"activity_tasks": 3}}, "q.activity_tasks is an object"),
+        ({"q": {"activity_tasks": {"max": 3}}}, "not max"),
+        ({"q": {"activity_tasks": {"max_active_leases": "many"}}}, "a number up to 1000"),
+        ({"q": {"activity_tasks": {"max_active_leases": 1001}}}, "a number up to 1000"),
+        ({"q": {"activity_tasks": {"max_active_leases": True}}}, "a number up to 1000"),
+        ({"q": {"activity_tasks": {"max_active_leases": 1.5}}}, "a number up to 1000"),
+        ({"q": {"activity_tasks": {"max_dispatches_per_minute": 10**10}}}, "a number up to"),
+        ({"q": {"activity_tasks": {"budget_group": ""}}}, "a name of at most 255"),
+        ({"q": {"activity_tasks": {"budget_group": "x" * 256}}}, "a name of at most 255"),
+        (
+            {"q": {"activity_tasks": {"budget_group": "a", "dispatch_budget_group": "b"}}},
+            "says the same twice",
+        ),
+        ({f"q{number}": {} for number in range(1001)}, "at most 1000 queues"),
+    ],
+)
+def test_limits_of_queues_that_make_no_sense_are_refused(told: object, problem: str) -> None:
+    text = told if isinstance(told, str) else json.dumps(told)
+    with pytest.raises(SettingsError, match=problem):
+        load_settings({"DW_TASK_QUEUE_ADMISSION_OVERRIDES": text})
+
+
+def test_a_limit_of_leases_is_a_number() -> None:
+    for text in ("many", "1001", "1.5"):
+        with pytest.raises(SettingsError, match="LEASES_PER_QUEUE is a number up to 1000"):
+            load_settings({"DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": text})

@@ -135,10 +135,11 @@ async def a_node(
     die: Random | None = None,
     odds: float = 0.1,
     family: Family | None = None,
+    **chosen: Any,
 ) -> AsyncIterator[Node]:
     """A node that beats. Hints are `live`, `garbled` or `off`; it looks around if it is told to."""
     clock = clock or FollowingClock(SystemClock())
-    settings = Settings(store=url, auth_driver="none")
+    settings = Settings(store=url, auth_driver="none", **chosen)
     store = None
     if die is not None:
         name = f"losing {die.random()}"

@@ -55,10 +55,10 @@ ACTIVITIES = QueueKey(NAMESPACE, QUEUE, "activity")
 class Stage:
     """One server without its socket."""
 
-    def __init__(self, path: Path, clock: FakeClock) -> None:
+    def __init__(self, path: Path, clock: FakeClock, **chosen: Any) -> None:
         self.clock = clock
         self.store = FaultyStore(path)
-        settings = Settings(store=f"sqlite:///{path}", auth_driver="none")
+        settings = Settings(store=f"sqlite:///{path}", auth_driver="none", **chosen)
         self.server = Server(settings, store=self.store, clock=clock)
 
     @property
@@ -168,10 +168,10 @@ class Stage:
 
 @asynccontextmanager
 async def a_stage(
-    path: Path, clock: FakeClock | None = None, *, deadlines: bool = False
+    path: Path, clock: FakeClock | None = None, *, deadlines: bool = False, **chosen: Any
 ) -> AsyncIterator[Stage]:
     """A stage whose engine beats; time only fires deadlines when it is asked to."""
-    stage = Stage(path, clock or FakeClock())
+    stage = Stage(path, clock or FakeClock(), **chosen)
     await stage.server.open()
     try:
         async with asyncio.TaskGroup() as group:

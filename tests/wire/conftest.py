@@ -13,6 +13,7 @@ from tests.support.tables import empty, migrated_database
 
 ON_BOTH_STORES = {
     "test_activity_tasks",
+    "test_allowances",
     "test_bad_input",
     "test_capabilities",
     "test_cancellation",

@@ -60,6 +60,15 @@ DEREGISTRATION_RECEIPT_SECONDS = 600
 WORKER_FORGOTTEN_AFTER = 7 * 86_400 * SECOND
 WORKERS_MAX = 50_000
 
+# Allowances of queues.
+ALLOWED_LEASES_MAX = 1_000
+"""The most that a limit of leases can be: a ledger names each of them."""
+ALLOWED_DISPATCHES_MAX = 1_000_000_000
+ALLOWANCES_REMEMBERED_MAX = 10_000
+ALLOWANCES_SAID_MAX = 1_000
+SHUT_QUEUE_RELOOK = SECOND
+"""How long a node leaves a shut queue alone that another node may have opened."""
+
 # Worker sessions.
 WORKER_SESSION_KEPT = 86_400 * SECOND
 """How long a session that is over can be looked at."""

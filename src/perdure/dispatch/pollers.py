@@ -117,6 +117,8 @@ class PollerYard:
         self._sessions: Sessions | None = None
         self._is_closed = False
         self.others: Others | None = None
+        # Queues from which no more is leased now, and why; see `shut_queues`.
+        self.shut: Mapping[QueueKey, str] = {}
         # Who minds which polls are here; see `lending`.
         self.on_parked: Callable[[ParkedPoller], None] | None = None
         self.on_left: Callable[[ParkedPoller], None] | None = None
@@ -156,7 +158,7 @@ class PollerYard:
             self._look(poller.key)
         if self._sessions is not None and poller.takes_sessions:
             is_looked_for |= self._sessions.parked(poller)
-        if poller.is_hasty and not is_looked_for:
+        if poller.is_hasty and (not is_looked_for or poller.key in self.shut):
             poller.answer.cancel()
 
     def parked_at(self, key: QueueKey) -> list[ParkedPoller]:
@@ -171,9 +173,13 @@ class PollerYard:
     def hurry(self, key: QueueKey) -> None:
         """Let polls go that waited only for a look, unless another one is under way."""
         if key not in self._claiming:
-            for poller in self.parked_at(key):
-                if poller.is_hasty:
-                    poller.answer.cancel()
+            self.let_hasty_go(key)
+
+    def let_hasty_go(self, key: QueueKey) -> None:
+        """A look was made, and there is nothing for those who waited for one."""
+        for poller in self.parked_at(key):
+            if poller.is_hasty:
+                poller.answer.cancel()
 
     def awaiting(self) -> list[ParkedPoller]:
         """Parked polls that may have been given a lease by another node, and never learned it."""

@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 
 from msgspec import Struct
 
@@ -24,11 +25,12 @@ from perdure.dispatch.delivery import (
 )
 from perdure.dispatch.patience import Patience
 from perdure.dispatch.pollers import ParkedPoller, PollerYard, PollKey
+from perdure.dispatch.shut_queues import ShutQueues
 from perdure.dispatch.yards import Yard
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
-from perdure.engine.passing import ClaimTasks, ShowLeases, ShowRun
+from perdure.engine.passing import Claimed, ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.reply import Reply
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
 from perdure.store.interface import PollLease, QueueKey, SharedStore, queue_key
@@ -44,6 +46,7 @@ class PollStatus(StrEnum):
 
     LEASED = "leased"
     EMPTY = "empty"
+    THROTTLED = "throttled"
     NO_WORKFLOW_CAPABILITY = "no_workflow_capability"
     NO_ACTIVITY_CAPABILITY = "no_activity_capability"
 
@@ -96,13 +99,19 @@ class Polling:
     """Parks polls, and remembers the leases that recent polls were given."""
 
     def __init__(
-        self, engine: Engine, yard: PollerYard, granting: Granting, yards: Yard | None = None
+        self,
+        engine: Engine,
+        yard: PollerYard,
+        granting: Granting,
+        yards: Yard | None = None,
+        shut_queues: ShutQueues | None = None,
     ) -> None:
         self._engine = engine
         self._yard = yard
         # Everybody for whom ready tasks are looked for; polls are only some of them.
         self._yards: Yard = yards or yard
         self._granting = granting
+        self._shut_queues = shut_queues or ShutQueues(yard)
         self._polls: OrderedDict[PollKey, ParkedPoller | Claim] = OrderedDict()
         # Workers that held leases when this process began: what their polls were given before
         # is on disk only.
@@ -131,7 +140,7 @@ class Polling:
             pass
         finally:
             delivery = self.end(poller)
-        return PollAnswer(_LEASED, delivery) if delivery is not None else nothing_for(poller)
+        return PollAnswer(_LEASED, delivery) if delivery is not None else self.nothing_for(poller)
 
     def begin(self, poll: Poll, watch: Watch) -> ParkedPoller | None:
         """Park a poll at once, to be ended by `end` when it has its answer.
@@ -194,6 +203,13 @@ class Polling:
             else:
                 self._polls[key] = claim_of(delivery)
         return delivery
+
+    def nothing_for(self, poller: ParkedPoller) -> PollAnswer:
+        """The answer to a poll that was given nothing."""
+        if not poller.names:
+            return PollAnswer(_EMPTY[poller.key.kind])
+        is_shut = poller.key in self._yard.shut
+        return PollAnswer(PollStatus.THROTTLED if is_shut else PollStatus.EMPTY)
 
     async def _answer_before(self, poll: Poll, key: PollKey) -> PollAnswer | None:
         """What this very poll was given already, at this process or before it began."""
@@ -300,25 +316,26 @@ class Polling:
         task.add_done_callback(self._looks.discard)
 
     async def _claim(self, key: QueueKey) -> None:
+        claimed = Claimed()
         try:
-            is_crowded = await self._engine.submit(ClaimTasks(key, self._yards, self._granting))
+            reply = self._engine.submit(ClaimTasks(key, self._yards, self._granting))
+            # At once: a run that changed in the same beat shall find out who waits for it.
+            reply.tell(partial(self._shut_queues.learn, key))
+            claimed = await reply
         except Exception as error:
             # The rows are still there; looking again at once would only press a sick disk.
             log.warning("queue %s waits: %s", key.queue, error)
-            is_crowded = False
             await asyncio.sleep(1)
-        if is_crowded:
+        if claimed.shut is not None:
+            self._yard.let_hasty_go(key)
+            await self._shut_queues.wait(key, is_shared=self._engine.store.is_shared)
+        if claimed.is_crowded:
             # Another node looks at what we want. Mostly it is done in a moment.
             tries = self._crowded[key] = self._crowded.get(key, 0) + 1
             await asyncio.sleep(min(_CROWDED_SECONDS * 2**tries, 1))
         else:
             self._crowded.pop(key, None)
         self._yards.claimed(key)
-
-
-def nothing_for(poller: ParkedPoller) -> PollAnswer:
-    """The answer to a poll that was given nothing."""
-    return PollAnswer(_EMPTY[poller.key.kind] if not poller.names else PollStatus.EMPTY)
 
 
 def _key_of(poll: Poll) -> PollKey | None:

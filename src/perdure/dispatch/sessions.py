@@ -7,6 +7,7 @@ A task that nobody may have now is not looked at again before one of these.
 
 import asyncio
 import logging
+from functools import partial
 
 from perdure.core.fleet.routing import plain_of_name, session_of_name
 from perdure.core.limits import SESSION_NAMES_MAX
@@ -14,6 +15,7 @@ from perdure.dispatch.pollers import ParkedPoller, PollerYard
 from perdure.engine.beat import Engine
 from perdure.engine.granting import Granting
 from perdure.engine.matching import Poller
+from perdure.engine.reply import Reply
 from perdure.engine.sessions import Blocked, ClaimSessionTasks, PassSession, SessionsClaimed
 from perdure.store.interface import QueueKey, RecordKey, queue_key
 
@@ -75,6 +77,13 @@ class SessionDesk:
                         names[name] = True
                         self._look(key)
 
+    def quotas_renewed(self, namespace: str) -> None:
+        """More may be leased from the queues of a namespace than before."""
+        for key, names in list(self._ready.items()):
+            if key.namespace == namespace:
+                names.update(dict.fromkeys(names, True))
+                self._look(key)
+
     def changed(self, run_id: str) -> None:
         """A run has changed; it may have been in somebody's way."""
         for key, name in self.behind.pop(run_id, ()):
@@ -127,9 +136,10 @@ class SessionDesk:
             # What is offered while we look is looked at again.
             self._ready[key][name] = False
         try:
-            claimed: SessionsClaimed = await self._engine.submit(
-                ClaimSessionTasks(key, names, self, self._granting)
-            )
+            reply = self._engine.submit(ClaimSessionTasks(key, names, self, self._granting))
+            # At once: a run that changed in the same beat shall find out who waits for it.
+            reply.tell(partial(self._stand_behind, key))
+            claimed: SessionsClaimed = await reply
         except Exception as error:
             log.warning("sessions of queue %s wait: %s", key.queue, error)
             await asyncio.sleep(_SICK_SECONDS)
@@ -146,14 +156,20 @@ class SessionDesk:
         ready = self._ready.get(key, {})
         for name in names:
             if name in blocked:
-                self._wait_behind(blocked[name], key)
-            elif not claimed.is_all:
+                continue
+            if not claimed.is_all:
                 ready[name] = True
             elif ready.get(name) is False:
                 del ready[name]
                 self._count -= 1
         if not ready:
             self._ready.pop(key, None)
+
+    def _stand_behind(self, key: QueueKey, reply: Reply) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            claimed: SessionsClaimed = reply.result()
+            for blocked in claimed.blocked:
+                self._wait_behind(blocked, key)
 
     def _wait_behind(self, blocked: Blocked, key: QueueKey) -> None:
         if len(self.behind) >= SESSION_NAMES_MAX:

@@ -1,5 +1,6 @@
 """Leasing tasks to pollers: new ones before they are written, waiting ones when somebody asks."""
 
+from perdure.core.fleet.allowance import Allowances, Quota
 from perdure.core.fleet.contract import (
     declared_validators,
     is_cooperative,
@@ -20,9 +21,16 @@ from perdure.store.interface import QueueKey, queue_key
 
 
 class Granting:
-    """Knows how long leases last."""
+    """Knows how long leases last, and how many there may be."""
 
-    def __init__(self, *, workflow_timeout: int, activity_timeout: int) -> None:
+    def __init__(
+        self,
+        *,
+        workflow_timeout: int,
+        activity_timeout: int,
+        allowances: Allowances | None = None,
+    ) -> None:
+        self._allowances = allowances
         self.workflow_timeout = workflow_timeout
         self.activity_timeout = activity_timeout
         self._timeouts = {
@@ -30,12 +38,22 @@ class Granting:
             Dialect.PUSH: PASS_LEASE_TIMEOUT,
         }
 
+    def quotas(self, key: QueueKey) -> tuple[Quota, ...]:
+        """What every lease of a queue has to go through; see `allowing`."""
+        return () if self._allowances is None else self._allowances.quotas(*key)
+
     def match(self, world: World, matcher: Matcher) -> None:
-        """Let the tasks that became ready in this beat meet parked pollers."""
+        """Let the tasks that became ready in this beat meet parked pollers.
+
+        Those of queues with quotas wait to be claimed.
+        """
+        allowances = self._allowances
         for run in list(world.touched.values()):
             if not run.unsaved.ready:
                 continue
             for place, key, name in ready_tasks(run):
+                if allowances is not None and allowances.quotas(*key):
+                    continue
                 wanted = find_holder(run, world.moment.now) if place == WORKFLOW_TASK else None
                 poller = matcher.reserve(key, name, wanted) or matcher.reserve_elsewhere(key, name)
                 if poller is not None:

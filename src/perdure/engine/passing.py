@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from perdure.core.limits import READY_PER_CLAIM_MAX
 from perdure.core.run.due import fire_due
 from perdure.core.run.holding import find_holder
 from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import task_name
+from perdure.engine.allowing import Shut, Turnstile
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Matcher
 from perdure.engine.metering import ask_again, has_means, meter_keys
@@ -89,10 +92,28 @@ class ShowLeases(Operation):
         return None, bool(self._held)
 
 
+class Claimed(Struct, frozen=True):
+    """What became of a look at a queue."""
+
+    is_crowded: bool = False
+    """Whether there is more that could not be had now: another node looks at it."""
+    shut: Shut | None = None
+    """Why no more is leased from the queue, if that is so."""
+
+
 class ClaimTasks(Operation):
     """Ready tasks of one queue for its parked pollers."""
 
-    __slots__ = ("_found", "_granting", "_is_all", "_is_crowded", "_key", "_matcher", "_names")
+    __slots__ = (
+        "_found",
+        "_granting",
+        "_is_all",
+        "_is_crowded",
+        "_key",
+        "_matcher",
+        "_names",
+        "_turnstile",
+    )
     name = "claim_tasks"
     looks_around = True
     looks_closer = True
@@ -106,6 +127,8 @@ class ClaimTasks(Operation):
         self._found: list[ReadyTask] = []
         self._is_all = False
         self._is_crowded = False
+        quotas = granting.quotas(key)
+        self._turnstile = Turnstile(key.namespace, quotas) if quotas else None
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         names, count = self._matcher.wanted(self._key)
@@ -118,7 +141,12 @@ class ClaimTasks(Operation):
                 # What another node looks at in this moment was passed over, and is still there.
                 self._is_crowded = await self._are_more(store)
                 self._is_all = not self._is_crowded
+        if self._turnstile is not None:
+            await self._turnstile.look_at(store, len(self._found))
         return tuple(task.run_id for task in self._found)
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return () if self._turnstile is None else self._turnstile.keys()
 
     def closer_records(self, world: World) -> tuple[RecordKey, ...]:
         """The budgets of those that waited for a runner: much may have been used meanwhile."""
@@ -132,9 +160,11 @@ class ClaimTasks(Operation):
             return False
         return await among.count_ready(self._key, self._names, found + 1) > found
 
-    def decide(self, world: World) -> bool:
-        """Whether there is more that could not be had now."""
+    def decide(self, world: World) -> Claimed:
         unserved: set[str] = set()
+        turnstile, shut = self._turnstile, None
+        if turnstile is not None:
+            turnstile.open(world)
         for run_id, place, name in self._found:
             run = world.runs.get(run_id)
             if run is None:
@@ -148,6 +178,11 @@ class ClaimTasks(Operation):
             if place == WORKFLOW_TASK and name != task_name(run):
                 # Another task took its place in this very beat, which rewrites the row.
                 continue
+            shut = None if turnstile is None else turnstile.shut(world)
+            if shut is not None:
+                # Nothing behind this one goes through, either.
+                unserved = self._names
+                break
             holder = find_holder(run, world.moment.now) if place == WORKFLOW_TASK else None
             poller = self._matcher.reserve(self._key, name, holder)
             if poller is None:
@@ -158,6 +193,10 @@ class ClaimTasks(Operation):
                 ask_again(world, run)
             else:
                 self._granting.grant(world, run, place, poller)
+                if turnstile is not None:
+                    turnstile.let_through(world, run, place)
+        if turnstile is not None:
+            turnstile.close(world)
         if self._is_all:
             world.exhausted.append((self._key, self._names - unserved))
-        return self._is_crowded
+        return Claimed(self._is_crowded, shut)

@@ -31,6 +31,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
+from perdure.engine.allowing import Turnstile
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.matching import Poller
 from perdure.engine.operation import Operation
@@ -329,7 +330,16 @@ class SessionsClaimed(Struct, frozen=True):
 class ClaimSessionTasks(SessionOperation):
     """Ready activities of sessions for parked polls of workers who may own the session."""
 
-    __slots__ = ("_crew", "_found", "_granting", "_is_all", "_key", "_names", "_weighed")
+    __slots__ = (
+        "_crew",
+        "_found",
+        "_granting",
+        "_is_all",
+        "_key",
+        "_names",
+        "_turnstile",
+        "_weighed",
+    )
     name = "claim_session_tasks"
     takes_rows = True
 
@@ -344,6 +354,12 @@ class ClaimSessionTasks(SessionOperation):
         self._found: list[ReadyTask] = []
         self._is_all = False
         self._weighed: frozenset[str] = frozenset()
+        quotas = granting.quotas(key)
+        self._turnstile = Turnstile(key.namespace, quotas) if quotas else None
+
+    def records(self) -> tuple[RecordKey, ...]:
+        ledgers = () if self._turnstile is None else self._turnstile.keys()
+        return (*super().records(), *ledgers)
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         limit = SESSION_TASKS_PER_CLAIM_MAX
@@ -353,10 +369,14 @@ class ClaimSessionTasks(SessionOperation):
         self._weighed = frozenset(poller.worker.worker_id for poller in candidates)
         sessions = {session_of_name(task.name) for task in self._found}
         await self.look_at(store, sessions, self._weighed)
+        if self._turnstile is not None:
+            await self._turnstile.look_at(store, len(self._found))
         return (*(task.run_id for task in self._found), *self._asked)
 
     def decide(self, world: World) -> SessionsClaimed:
         blocked: dict[str, Blocked] = {}
+        if self._turnstile is not None:
+            self._turnstile.open(world)
         for run_id, place, name in self._found:
             run = world.runs.get(run_id)
             if run is None:
@@ -370,11 +390,16 @@ class ClaimSessionTasks(SessionOperation):
             refusal = self._give(world, run, activity, name)
             if refusal is not None:
                 blocked[name] = refusal
+        if self._turnstile is not None:
+            self._turnstile.close(world)
         return SessionsClaimed(list(blocked.values()), self._is_all)
 
     def _give(self, world: World, run: Run, activity: Activity, name: str) -> Blocked | None:
         terms = activity.session
         assert terms is not None, "only activities of sessions wait here"
+        shut = None if self._turnstile is None else self._turnstile.shut(world)
+        if shut is not None:
+            return Blocked(name, "throttled", shut.behind)
         reason = "no_worker"
         for poller in self._crew.candidates(self._key):
             worker = world.find_worker(self._namespace, poller.worker.worker_id)
@@ -393,6 +418,8 @@ class ClaimSessionTasks(SessionOperation):
             if not self._crew.take(poller):
                 continue
             self._granting.grant(world, run, activity.sequence, poller)
+            if self._turnstile is not None:
+                self._turnstile.let_through(world, run, activity.sequence)
             session.seats.append(Seat(run.run_id, activity.sequence, activity.lease_number))
             self.keep(world, session)
             return None

@@ -16,11 +16,13 @@ from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.runners import RunnerYard
 from perdure.dispatch.sessions import SessionDesk
+from perdure.dispatch.shut_queues import ShutQueues
 from perdure.dispatch.tailing import Tails
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.dispatch.yards import Yards
 from perdure.engine.admission import FLOW, FlowDue
+from perdure.engine.allowing import LEDGER
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
@@ -130,6 +132,7 @@ class Server:
         granting = Granting(
             workflow_timeout=settings.workflow_lease_timeout,
             activity_timeout=settings.activity_lease_timeout,
+            allowances=settings.allowances,
         )
         self.neighbours: Neighbours | None = None
         if (among := shared(self.store)) is not None:
@@ -157,11 +160,16 @@ class Server:
             on_due=self.deadlines.arm,
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
-        self.polling = Polling(self.engine, self.yard, granting, yards)
+        self.shut_queues = ShutQueues(self.yard)
+        self.polling = Polling(self.engine, self.yard, granting, yards, self.shut_queues)
         self.runners.connect(self.polling.look)
         self.invoker = Invoker(self.engine, clock, self.runners, timeout=PASS_TIMEOUT)
         self.sessions = SessionDesk(self.engine, self.yard, granting)
         self.deadlines.on_record(SESSION.name, self.sessions.on_due)
+        self.deadlines.on_record(
+            LEDGER.name, self.shut_queues.on_due, self.shut_queues.minute_passed
+        )
+        self.shut_queues.also_tell(self.sessions.quotas_renewed)
         self.deadlines.on_record(STREAMS.name, ExpireStream)
         post = None if self.neighbours is None else self.neighbours.post
         self.desk = QueryDesk(
@@ -391,6 +399,8 @@ class Server:
             self.watchers.changed(run_id)
         if run_id in self.update_waiters.waiting:
             self.update_waiters.changed(run)
+        if run_id in self.shut_queues.behind:
+            self.shut_queues.changed(run_id)
         if run_id in self.sessions.behind:
             self.sessions.changed(run_id)
         if run.push is not None:

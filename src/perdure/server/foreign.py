@@ -41,15 +41,6 @@ FIXED: Mapping[str, int] = {
 """Bounds that are what they are."""
 
 IGNORED: Mapping[str, str] = {
-    "DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_NAMESPACE": "queues have no such limit here",
-    "DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": "queues have no such limit here",
-    "DW_ACTIVITY_TASK_MAX_DISPATCHES_PER_MINUTE": "queues have no such limit here",
-    "DW_ACTIVITY_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE": "queues have no such limit here",
-    "DW_WORKFLOW_TASK_MAX_ACTIVE_LEASES_PER_NAMESPACE": "queues have no such limit here",
-    "DW_WORKFLOW_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": "queues have no such limit here",
-    "DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE": "queues have no such limit here",
-    "DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE": "queues have no such limit here",
-    "DW_TASK_QUEUE_ADMISSION_OVERRIDES": "queues have no such limit here",
     "DW_AUTH_METHOD_HEADER": "who called is never taken from a header",
     "DW_AUTH_STATUS_HEADER": "who called is never taken from a header",
     "DW_CALLER_LABEL_HEADER": "who called is never taken from a header",

@@ -7,8 +7,10 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from perdure.core import limits
+from perdure.core.fleet.allowance import Allowances
 from perdure.core.fleet.worker import Cadence
 from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
+from perdure.server.allowances import AllowanceError, parse_allowances
 from perdure.server.credentials import (
     ROLES,
     CredentialsError,
@@ -57,6 +59,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     worker_heartbeat_interval: int = limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
+    allowances: Allowances | None = None
+    """How many tasks may be leased, if there is any limit to it."""
     query_timeout: int | None = None
     query_lease_timeout: int | None = None
     query_remembered: int = limits.QUERY_REMEMBERED
@@ -135,6 +139,15 @@ ENVIRONMENT: dict[str, str] = {
     "DW_WORKER_HEARTBEAT_INTERVAL_SECONDS": "seconds between heartbeats, unless a worker chooses",
     "DW_WORKFLOW_TASK_TIMEOUT": "seconds of a workflow-task lease",
     "DW_ACTIVITY_TASK_TIMEOUT": "seconds of an activity-task lease",
+    "DW_WORKFLOW_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": "workflow leases of a queue at once; 0: any",
+    "DW_WORKFLOW_TASK_MAX_ACTIVE_LEASES_PER_NAMESPACE": "the same of a whole namespace",
+    "DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE": "workflow leases of a queue in one minute",
+    "DW_WORKFLOW_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE": "the same of a whole namespace",
+    "DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_QUEUE": "activity leases of a queue at once; 0: any",
+    "DW_ACTIVITY_TASK_MAX_ACTIVE_LEASES_PER_NAMESPACE": "the same of a whole namespace",
+    "DW_ACTIVITY_TASK_MAX_DISPATCHES_PER_MINUTE": "activity leases of a queue in one minute",
+    "DW_ACTIVITY_TASK_MAX_DISPATCHES_PER_MINUTE_PER_NAMESPACE": "the same of a whole namespace",
+    "DW_TASK_QUEUE_ADMISSION_OVERRIDES": "the same for some queues or groups of queues, in JSON",
     "DW_QUERY_TASK_TIMEOUT": "seconds that a query waits; else the poll's and 15, from 40 to 55",
     "DW_QUERY_TASK_LEASE_TIMEOUT": "seconds of a query lease; else those of a workflow task",
     "DW_QUERY_TASK_TTL_SECONDS": "seconds that a worker may ask how its query ended",
@@ -177,6 +190,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
         "workflow_lease_timeout": _seconds(environment, "DW_WORKFLOW_TASK_TIMEOUT", 1, 86_400),
         "activity_lease_timeout": _seconds(environment, "DW_ACTIVITY_TASK_TIMEOUT", 1, 86_400),
+        "allowances": _allowances(environment),
         "query_timeout": _seconds(environment, "DW_QUERY_TASK_TIMEOUT", 1, 55),
         "query_lease_timeout": _seconds(environment, "DW_QUERY_TASK_LEASE_TIMEOUT", 1, 86_400),
         "query_remembered": _seconds(environment, "DW_QUERY_TASK_TTL_SECONDS", 1, 3_600),
@@ -243,6 +257,13 @@ def _principals(environment: Mapping[str, str]) -> tuple[PrincipalToken, ...] | 
     try:
         return parse_principal_tokens(told) if told else None
     except CredentialsError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _allowances(environment: Mapping[str, str]) -> Allowances | None:
+    try:
+        return parse_allowances(environment)
+    except AllowanceError as error:
         raise SettingsError(str(error)) from None
 
 

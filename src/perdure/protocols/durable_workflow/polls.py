@@ -16,7 +16,7 @@ from perdure.dispatch.delivery import (
     WorkflowDelivery,
 )
 from perdure.dispatch.pollers import ParkedPoller
-from perdure.dispatch.polling import Poll, PollAnswer, Polling, PollStatus, nothing_for
+from perdure.dispatch.polling import Poll, PollAnswer, Polling, PollStatus
 from perdure.engine.beat import Engine
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.apart import apart
@@ -83,7 +83,7 @@ class ParkedPoll(Later):
     def answer(self) -> Response | Answering:
         delivery = self._polls.polling.end(self._poller)
         if delivery is None:
-            return self._polls.empty(nothing_for(self._poller))
+            return self._polls.empty(self._polls.polling.nothing_for(self._poller))
         return self._finish(self._request, self._body, delivery)
 
 

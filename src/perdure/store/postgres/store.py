@@ -314,6 +314,10 @@ class PostgresStore:
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]:
         return [LeasedTask(*row) for row in await self._ask("find_leases", owner, namespace)]
 
+    async def find_standing(self, tasks: Collection[LeasedTask]) -> list[LeasedTask]:
+        run_ids, places = [task.run_id for task in tasks], [task.place for task in tasks]
+        return [LeasedTask(*row) for row in await self._ask("find_standing", run_ids, places)]
+
     async def _begin(self) -> None:
         if not self._in_transaction:
             await self._lane.connect_patiently()

@@ -225,6 +225,12 @@ class SqliteStore:
         held += self._ask("find_leased_operations", (owner, namespace))
         return [LeasedTask(*row) for row in held]
 
+    async def find_standing(self, tasks: Collection[LeasedTask]) -> list[LeasedTask]:
+        named = (msgspec.json.encode(list(tasks)).decode(),)
+        held = self._ask("find_standing_runs", named)
+        held += self._ask("find_standing_operations", named)
+        return [LeasedTask(*row) for row in held]
+
     async def load_workers(self) -> list[Worker]:
         return [rows.worker_of(data) for (data,) in self._ask("load_workers", ())]
 

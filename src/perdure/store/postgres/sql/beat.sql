@@ -157,6 +157,24 @@ select operation.run_id, operation.sequence
  where operation.lease_owner = :owner::text
    and run.namespace = :namespace::text
 
+-- name: find_standing
+-- Those of some tasks that anybody holds.
+with named as (
+    select tasks.run_id, tasks.place
+      from unnest(:run_ids::text[], :places::bigint[]) as tasks (run_id, place)
+)
+select named.run_id, named.place
+  from named
+  join perdure.open_run on open_run.run_id = named.run_id
+ where named.place = 0
+   and open_run.task_owner is not null
+union all
+select named.run_id, named.place
+  from named
+  join perdure.operation on operation.run_id = named.run_id
+                        and operation.sequence = named.place
+ where operation.lease_owner is not null
+
 -- name: find_poll_leases
 -- Leases that were granted to some polls.
 select run.namespace, open_run.task_owner, open_run.task_poll, open_run.run_id, 0::bigint

@@ -92,6 +92,22 @@ select operation.run_id, operation.sequence
  where operation.lease_owner = :owner
    and run.namespace = :namespace
 
+-- name: find_standing_runs
+-- Those of some workflow tasks that anybody holds.
+select run.run_id, 0
+  from json_each(:tasks) as named
+  join run on run.run_id = json_extract(named.value, '$[0]')
+ where json_extract(named.value, '$[1]') = 0
+   and run.task_owner is not null
+
+-- name: find_standing_operations
+-- Those of some activities that anybody holds.
+select operation.run_id, operation.sequence
+  from json_each(:tasks) as named
+  join operation on operation.run_id = json_extract(named.value, '$[0]')
+                and operation.sequence = json_extract(named.value, '$[1]')
+ where operation.lease_owner is not null
+
 -- name: insert_run
 insert into run (run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at,
                  status, closed_at, version, task_owner, state)
