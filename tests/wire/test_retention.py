@@ -1,5 +1,7 @@
 """Closed runs go when their time is over, with all that was theirs, and nothing else does."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.support.http import (
     avro,
     complete_workflow,
     continue_as_new,
+    contract_of,
     fail_workflow,
     schedule_activity,
     start_child,
@@ -440,3 +443,57 @@ def test_streams_name_payloads_for_their_run(working: Wire) -> None:
 
     assert passed(wire, run_ids=[other])["results"][0]["external_payloads_deleted"] == 0
     assert passed(wire, run_ids=[run_id])["results"][0]["external_payloads_deleted"] == 1
+
+
+def keep_signal(wire: Wire, envelope: Json) -> None:
+    wire.start("kept")
+    wire.signal("pay", "kept", input=envelope)
+
+
+def keep_update(wire: Wire, envelope: Json) -> None:
+    wire.register(workflow_command_contracts=contract_of("Order", updates={"add": 1}))
+    wire.start("kept")
+    wire.update("add", "kept", input=envelope).ok(202)
+
+
+@pytest.mark.parametrize("keep", [keep_signal, keep_update])
+def test_a_payload_stays_that_only_a_waiting_message_names(
+    working: Wire, keep: Callable[[Wire, Json], None]
+) -> None:
+    """Somebody else named the same bytes, too, and goes before what waits is in history."""
+    wire = working
+    common = outside(wire, ["common"])
+    closed(wire, "gone", input=common)
+    keep(wire, common)
+    reference_id = common["external_payload"]["reference_id"]
+    assert reference_id not in json.dumps(wire.events("kept"))
+    wire.jump(seconds=31 * DAY)
+
+    assert prune(wire) == 1
+    forget_loose(wire)
+
+    assert is_there(wire, common)
+    wire.control("POST", "/workflows/kept/terminate", {}).ok()
+    wire.jump(seconds=31 * DAY)
+    assert prune(wire) == 1
+    forget_loose(wire)
+    assert not is_there(wire, common)
+
+
+def test_a_payload_stays_that_only_a_result_names_which_waits_for_others(wire: Wire) -> None:
+    """Results of a list of an old worker enter history together; the child goes long before."""
+    wire.register(sdk_version="durable-workflow-python/0.4.106")
+    wire.run_to(start_child("Order"), schedule_activity())
+    result = outside(wire, "told")
+    wire.complete(wire.take(), {"type": "complete_workflow", "result": result})
+    assert "ChildRunCompleted" not in wire.event_types()
+    wire.jump(seconds=31 * DAY)
+
+    assert prune(wire) == 1
+    forget_loose(wire)
+
+    assert is_there(wire, result)
+    wire.register(sdk_version="durable-workflow-python/0.4.106")
+    wire.report_attempt(wire.take("activity"), "complete", result=avro("paid")).ok()
+    told = next(e for e in wire.events() if e["event_type"] == "ChildRunCompleted")
+    assert told["payload"]["output"] == result

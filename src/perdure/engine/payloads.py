@@ -71,7 +71,10 @@ def note_uses(world: World) -> None:
 
 
 def _kept(run: Run) -> list[bytes]:
-    """What a run keeps to record it later."""
+    """What a run keeps to record it later: messages, and outcomes, perhaps of other runs.
+
+    Whatever else is held back at a step tells of attempts, and names no payloads.
+    """
     unsaved = run.unsaved
     kept: list[bytes] = []
     for position in unsaved.inbox:
@@ -80,10 +83,8 @@ def _kept(run: Run) -> list[bytes]:
             kept.append(message.arguments)
     for sequence in unsaved.operations:
         step = run.operations.get(sequence)
-        if step is not None and (step.held or step.outcome is not None):
-            kept += [held.payload for held in step.held]
-            if step.outcome is not None:
-                kept.append(step.outcome.payload)
+        if step is not None and step.outcome is not None:
+            kept.append(step.outcome.payload)
     return kept
 
 
