@@ -497,3 +497,30 @@ def test_a_payload_stays_that_only_a_result_names_which_waits_for_others(wire: W
     wire.report_attempt(wire.take("activity"), "complete", result=avro("paid")).ok()
     told = next(e for e in wire.events() if e["event_type"] == "ChildRunCompleted")
     assert told["payload"]["output"] == result
+
+
+def start_again(wire: Wire, envelope: Json) -> None:
+    body = {**wire_start("order-1"), "input": envelope, "duplicate_policy": "use-existing"}
+    assert wire.control("POST", "/workflows", body).ok()["outcome"] == "returned_existing_active"
+
+
+def send_message(wire: Wire, envelope: Json) -> None:
+    """Messages are parts of other payloads, so what was uploaded is put into them."""
+    path = "/workflows/order-1/message-streams/orders/messages"
+    wire.control("POST", path, {"message_id": "m1", "input": envelope}).ok(202)
+
+
+@pytest.mark.parametrize("name", [start_again, send_message])
+def test_a_payload_that_nothing_came_to_name_goes_in_an_hour(
+    working: Wire, name: Callable[[Wire, Json], None]
+) -> None:
+    wire = working
+    wire.start()
+    envelope = outside(wire, ["once"])
+
+    name(wire, envelope)
+    assert is_there(wire, envelope)
+    forget_loose(wire)
+
+    assert not is_there(wire, envelope)
+    assert wire.stored()["payload"] == []

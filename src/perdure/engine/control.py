@@ -48,6 +48,9 @@ class StartWorkflow(Operation):
     def instances(self) -> tuple[Instance, ...]:
         return (Instance(self._request.namespace, self._request.workflow_id),)
 
+    def keeps_payloads(self, reply: Started) -> bool:
+        return reply.is_new
+
     def decide(self, world: World) -> Started:
         existing = world.find_current(self.instances()[0])
         if existing is None:

@@ -52,6 +52,10 @@ class AppendMessage(Operation):
     def receipts(self) -> tuple[ReceiptKey, ...]:
         return (ReceiptKey(*self._instance, f"{KIND}:{self._stream_name}", self._message_id),)
 
+    def keeps_payloads(self, reply: MessageTaken) -> bool:
+        # They were put into the message.
+        return False
+
     def decide(self, world: World) -> MessageTaken:
         (key,) = self.receipts()
         known = world.receipts.get(key)

@@ -44,6 +44,10 @@ class Operation:
         """Runs that name the external payloads of a request, beside those that it opens."""
         return self.run_ids()
 
+    def keeps_payloads(self, reply: Any) -> bool:
+        """Whether anything durable names those payloads, now that it was decided."""
+        return True
+
     def instances(self) -> tuple[Instance, ...]:
         """Workflow ids whose newest run must be loaded."""
         return ()

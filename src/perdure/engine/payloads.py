@@ -1,7 +1,7 @@
 """External payloads in the beat: uploaded, named by something durable, or forgotten.
 
 What names payloads is wrapped in `NamePayloads`: it is refused while one of them is not there, and
-if it is done, they are kept from the same transaction on.
+if it is done and still names them, they are kept from the same transaction on.
 """
 
 from collections.abc import Collection, Sequence
@@ -225,6 +225,8 @@ class NamePayloads(Operation):
             if stored is not None:
                 kept[key] = stored
         reply = self._inner.decide(world)
+        if not self._inner.keeps_payloads(reply):
+            return reply
         for key, stored in kept.items():
             PAYLOADS.put(world, *key, stored)
             world.keep_payload(key)
