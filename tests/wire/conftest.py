@@ -20,6 +20,7 @@ ON_BOTH_STORES = {
     "test_causes",
     "test_commanding",
     "test_local_activities",
+    "test_long_histories",
     "test_external_forgetting",
     "test_external_payloads",
     "test_external_references",
