@@ -209,6 +209,24 @@ def test_the_execution_deadline_spans_all_tries_and_the_run_deadline_none(
     assert story.types(run)[-1] == "ChildRunFailed"
 
 
+def test_the_run_deadline_of_a_further_try_begins_behind_its_backoff(
+    story: Story, run: Run
+) -> None:
+    """With a backoff longer than the time-out every try but the first was over before it began."""
+    policy = retries(2, 60)
+    story.work(run, child(retry=policy, execution_timeout_seconds=300, run_timeout_seconds=30))
+    first = story.child_of(run, 1)
+
+    story.work(first, fail_run())
+
+    again = story.child_of(run, 1)
+    assert again.run_deadline_at == story.clock.now() + 90 * SECOND
+    assert again.execution_deadline_at == first.execution_deadline_at
+    story.later(seconds=80)
+    story.work(again, complete_run())
+    assert story.types(run)[-1] == "ChildRunCompleted"
+
+
 # Chains -----------------------------------------------------------------------------------------
 
 

@@ -99,6 +99,21 @@ def test_a_delayed_start_shows_its_task_when_the_delay_is_over(story: Story) -> 
     assert run.status is RunStatus.COMPLETED
 
 
+def test_a_delayed_run_is_timed_from_when_its_code_may_begin(story: Story) -> None:
+    """A run that was to begin in an hour and might take ten minutes was dead before it began."""
+    run = story.start(
+        start_delay_seconds=3600, run_timeout_seconds=600, execution_timeout_seconds=900
+    )
+
+    assert run.run_deadline_at == START + 4200 * SECOND
+    assert run.execution_deadline_at == START + 4500 * SECOND
+    assert story.last(run)["run_deadline_at"] == "2026-01-01T01:10:00.000000Z"
+    story.later(seconds=4199)
+    assert not run.is_closed
+    story.later(seconds=1)
+    assert run.closed_reason == "timed_out"
+
+
 @pytest.mark.parametrize(
     ("plain", "expected"),
     [

@@ -381,6 +381,19 @@ def test_a_delayed_start_gives_its_first_task_when_its_time_has_come(wire: Wire)
     assert (task["workflow_id"], task["workflow_task_attempt"]) == ("order-1", 1)
 
 
+def test_time_outs_of_a_delayed_start_count_from_its_first_task(wire: Wire) -> None:
+    wire.register()
+    wire.start(start_delay_seconds=60, run_timeout_seconds=10, execution_timeout_seconds=20)
+    wire.advance(seconds=60)
+
+    wire.take()
+    wire.advance(seconds=9)
+    assert wire.describe()["status"] == "pending"
+    wire.advance(seconds=1)
+
+    assert wire.describe()["closed_reason"] == "timed_out"
+
+
 def test_a_delayed_start_survives_a_restart(wire: Wire) -> None:
     wire.register()
     wire.start(start_delay_seconds=60)

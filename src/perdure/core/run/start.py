@@ -64,15 +64,17 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
         trace=request.trace,
         arguments=arguments,
     )
+    delay = request.start_delay_seconds * SECOND
     set_deadlines(
         run,
         moment,
         execution=request.execution_timeout_seconds,
         run_timeout=request.run_timeout_seconds,
+        delay=delay,
     )
     run.unsaved.created = True
     record_accepted(run, moment)
-    open_run(run, moment, delay=request.start_delay_seconds * SECOND)
+    open_run(run, moment, delay=delay)
     return run
 
 
@@ -164,6 +166,7 @@ def start_successor(
         moment,
         execution=run.execution_timeout_seconds,
         run_timeout=run.run_timeout_seconds,
+        delay=delay,
     )
     successor.execution_deadline_at = run.execution_deadline_at
     arm(successor, run.execution_deadline_at)
@@ -180,15 +183,16 @@ def start_successor(
 
 
 def set_deadlines(
-    run: Run, moment: Moment, *, execution: int | None, run_timeout: int | None
+    run: Run, moment: Moment, *, execution: int | None, run_timeout: int | None, delay: int = 0
 ) -> None:
-    """Start the clocks of a run."""
+    """Start the clocks of a run, when its code may begin."""
     run.execution_timeout_seconds = execution
     run.run_timeout_seconds = run_timeout
+    begins_at = moment.now + delay
     if execution is not None:
-        run.execution_deadline_at = moment.now + execution * SECOND
+        run.execution_deadline_at = begins_at + execution * SECOND
     if run_timeout is not None:
-        run.run_deadline_at = moment.now + run_timeout * SECOND
+        run.run_deadline_at = begins_at + run_timeout * SECOND
     arm(run, run.execution_deadline_at)
     arm(run, run.run_deadline_at)
 
