@@ -27,7 +27,6 @@ TASKS: dict[str, tuple[int, str]] = {
     "dispatch/lending.py": (1, "a read of what was handed over; kept in a set until it is done"),
     "protocols/durablex/serve.py": (1, "one per pass under way; cancelled when the server closes"),
     "protocols/durablex/explaining.py": (1, "the question ends with the stream of its client"),
-    "protocols/durablex/streaming.py": (1, "a wait for news; cancelled when its look is over"),
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
     "store/postgres/line.py": (
         2,
@@ -85,7 +84,6 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
     allowed = {
         "clock.py": "is the clock",
         "web/server.py": "paces the sweep of silent connections",
-        "protocols/durablex/streaming.py": "lets the loop turn once, so that the wait begins",
         "sdk/client.py": "paces the looks at a run that is waited for",
         "sdk/endpoint.py": "paces registrations",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",

@@ -124,16 +124,15 @@ def test_who_waits_for_news_of_a_run_hears_of_them_from_elsewhere(
     async def story(one: Node, two: Node) -> None:
         run_id = await one.start()
         await two.look()
-        waiting = asyncio.ensure_future(two.server.watchers.wait(run_id, 20, lambda gone: None))
-        await two.until(lambda: bool(two.server.watchers.watched))
-        if hints == "off":
-            await two.look()
-        else:
-            assert one.server.neighbours is not None
-            remote = one.server.neighbours.hints._remote
-            await one.until(lambda: run_id in remote)
-        await one.play(signal())
-        await told(two, waiting, hints)
+        with two.server.watchers.watching(run_id) as watch:
+            if hints == "off":
+                await two.look()
+            else:
+                assert one.server.neighbours is not None
+                remote = one.server.neighbours.hints._remote
+                await one.until(lambda: run_id in remote)
+            await one.play(signal())
+            assert await told(two, asyncio.ensure_future(watch.wait(20)), hints)
 
     play(migrated_url, story, hints=hints)
 

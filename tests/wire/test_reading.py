@@ -2,9 +2,11 @@
 
 import base64
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from perdure.core.limits import SECOND
 from perdure.core.run.state import Run
 from perdure.store.interface import Instance
 from tests.support.http import (
@@ -363,6 +365,70 @@ def test_a_reader_who_waits_for_new_events_is_woken_by_one(wire: Wire) -> None:
     answer = reader.answer().ok()
     assert [event["event_type"] for event in answer["events"]] == ["SignalReceived"]
     assert answer["next_page_token"] == base64.b64encode(b"4").decode()
+
+
+def test_what_is_no_event_wakes_no_reader(wire: Wire) -> None:
+    """Nor does it make them come again for nothing: leases, signs of life, signals that wait."""
+    wire.register()
+    started = wire.start()
+    path = f"/workflows/order-1/runs/{started['run_id']}/history"
+    reader = follow(wire, f"{path}?wait_new_event=true&next_page_token=Mg==")
+
+    task = wire.take()
+    wire.report(task, "heartbeat").ok()
+    wire.signal("hello")
+    assert reader.is_waiting
+    wire.complete(task, schedule_activity())
+
+    answer = reader.answer().ok()
+    types = [event["event_type"] for event in answer["events"]]
+    assert types == ["ActivityScheduled", "SignalReceived"]
+
+
+def test_an_event_that_comes_while_a_reader_looks_is_not_missed(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would read of it when its time is up, half a minute too late."""
+    wire.register()
+    started = wire.run_to(schedule_activity())
+    monkeypatch.setattr(find_control(wire), "_poll_timeout", 3_600 * SECOND)
+    store, looks = wire.server.store, []
+    read = store.read_history
+
+    async def read_slowly(run_id: str, after: int, limit: int) -> list[bytes]:
+        found = await read(run_id, after, limit)
+        looks.append(len(found))
+        if len(looks) == 1:
+            sent = {CONTROL_VERSION: "2"}
+            await wire.send("POST", "/api/workflows/order-1/signal/hello", {}, headers=sent)
+        return found
+
+    monkeypatch.setattr(store, "read_history", read_slowly)
+    path = f"/workflows/order-1/runs/{started['run_id']}/history"
+    answer = follow(wire, f"{path}?wait_new_event=1&next_page_token=Mw==").answer().ok()
+
+    assert [event["event_type"] for event in answer["events"]] == ["SignalReceived"]
+    assert looks == [0, 1]
+
+
+def find_control(wire: Wire) -> Any:
+    """What answers readers of histories."""
+    routes = wire.server.app.router.routes
+    route = next(r for r in routes if (r.method, r.path[-8:]) == ("GET", "/history"))
+    return route.handler.__self__  # type: ignore[attr-defined]  # a bound method
+
+
+def test_a_server_that_stops_lets_its_readers_go(wire: Wire) -> None:
+    started = wire.start()
+    path = f"/workflows/order-1/runs/{started['run_id']}/history"
+    query = "?wait_new_event=1&next_page_token=Mg=="
+    reader = follow(wire, path + query)
+    assert reader.is_waiting
+
+    wire.server.drain()
+
+    assert reader.answer().ok()["events"] == []
+    assert follow(wire, path + query).answer().ok()["events"] == []
 
 
 def test_a_reader_with_news_to_read_does_not_wait(wire: Wire) -> None:

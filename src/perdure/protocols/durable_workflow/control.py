@@ -1,5 +1,6 @@
 """The control plane: starting, looking at and commanding workflows."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -232,9 +233,10 @@ class ControlPlane:
         if "page_size" in query:
             size = page_size(query, 100, limits.HISTORY_PAGE_SIZE_MAX)
         waits = _flag(query, "wait_new_event")
-        if waits and run.history_count <= after and not run.is_closed:
-            await self._watchers.wait(run.run_id, self._poll_timeout / limits.SECOND, request.watch)
-        events = await self._engine.store.read_history(run.run_id, after, size + 1)
+        if waits and not run.is_closed:
+            events = await self._await_events(request, run, after, size + 1)
+        else:
+            events = await self._engine.store.read_history(run.run_id, after, size + 1)
         page = events[:size]
         token = tokens.history_token(after + size) if len(events) > size else None
         if token is None and waits and not run.is_closed:
@@ -247,6 +249,21 @@ class ControlPlane:
             "next_page_token": token,
         }
         return self.surfaces["history"].answer(request, 200, answer)
+
+    async def _await_events(
+        self, request: Request, run: Run, after: int, limit: int
+    ) -> list[bytes]:
+        """Events behind a place, or those that come next; none when the time is up."""
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + self._poll_timeout / limits.SECOND
+        with self._watchers.watching(run.run_id) as watch:
+            request.watch(watch.end)
+            while True:
+                watch.looks()
+                events = await self._engine.store.read_history(run.run_id, after, limit)
+                # Not every change is an event: a lease, a sign of life, a signal that waits.
+                if events or watch.is_over or not await watch.wait(ends_at - loop.time()):
+                    return events
 
     async def _siblings(self, request: Request) -> list[Run]:
         instance = Instance(request.namespace, request.params["workflow_id"])

@@ -67,13 +67,9 @@ class Streaming:
 
     async def _tell_run(self, out: EventStream, run_id: str, after: int) -> None:
         frames, seen = Frames(run_id), 0
-        while True:
-            # Begun before the look, so that nothing is missed between the two.
-            waiting = asyncio.ensure_future(
-                self._watchers.wait(run_id, _KEEP_ALIVE_SECONDS, _nobody_leaves)
-            )
-            try:
-                await asyncio.sleep(0)
+        with self._watchers.watching(run_id) as watch:
+            while True:
+                watch.looks()
                 facts = facts_of(await self._store.read_history(run_id, seen, _PAGE))
                 for fact in facts:
                     seen = fact.sequence
@@ -83,10 +79,8 @@ class Streaming:
                     if fact.event_type in CLOSED:
                         return
                 if not facts:
-                    await waiting
+                    await watch.wait(_KEEP_ALIVE_SECONDS)
                     await out.keep_alive()
-            finally:
-                waiting.cancel()
 
     async def all_runs(self, request: Request) -> Response:
         """GET /runs/stream: the statuses that runs come to on any node, from now on."""
@@ -205,7 +199,3 @@ class _EventTail:
 
 
 _PAGE = HISTORY_PAGE_SIZE_MAX
-
-
-def _nobody_leaves(tell: Callable[[], object]) -> None:
-    """A stream whose client has left is cancelled as a whole."""
