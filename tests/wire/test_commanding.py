@@ -53,6 +53,19 @@ def test_a_signal_is_202_and_says_what_became_of_it(wire: Wire) -> None:
     block = body["control_plane"]
     assert (block["operation"], block["operation_name"]) == ("signal", "pay")
     assert block["operation_name_field"] == "signal_name"
+    assert block["contract"] == {
+        "schema": "durable-workflow.v2.control-plane-response.contract",
+        "version": 1,
+        "legacy_field_policy": "reject_non_canonical",
+        "legacy_fields": {
+            "query": "query_name",
+            "signal": "signal_name",
+            "update": "update_name",
+            "wait_policy": "wait_for",
+        },
+        "required_fields": ["workflow_id", "operation_name", "operation_name_field"],
+        "success_fields": ["outcome"],
+    }
 
 
 def test_a_signal_before_the_first_poll_enters_history_behind_the_first_task(wire: Wire) -> None:
@@ -307,7 +320,7 @@ def test_a_stop_closes_the_run_at_once_and_lets_its_work_go(
     body = command(wire, f"order-1/{verb}", reason="enough").ok()
 
     assert (body["outcome"], body["run_id"]) == (status, started["run_id"])
-    assert body["retained"] is False
+    assert (body["retained"], body["reason"]) == (False, "enough")
     assert body["control_plane"]["operation"] == verb
     told = wire.describe()
     assert (told["status"], told["status_bucket"]) == (status, "failed")
@@ -331,8 +344,14 @@ def test_a_second_stop_is_refused(wire: Wire, verb: str, status: str) -> None:
     with wire.nothing_changes():
         for again, _ in STOPS:
             body = command(wire, f"order-1/{again}").refused(409, "run_not_active")
-            assert body["control_plane"]["operation"] == again
-            assert body["outcome"] == "rejected_not_active"
+            expected = {
+                "outcome": "rejected_not_active",
+                "command_status": "rejected",
+                "command_source": "control_plane",
+                "target_scope": "instance",
+            }
+            assert expected.items() <= body.items()
+            assert {"operation": again, **expected}.items() <= body["control_plane"].items()
 
 
 @pytest.mark.parametrize(("verb", "status"), STOPS)
@@ -398,6 +417,8 @@ def test_a_command_to_a_run_reaches_it_only_while_it_is_the_newest(wire: Wire, v
             409, "historical_run_command_rejected"
         )
         assert (body["target_scope"], body["run_id"]) == ("run", old)
+        assert (body["command_status"], body["outcome"]) == ("rejected", "rejected_not_current")
+        assert verb != "signal/pay" or body["signal_name"] == "pay"
         assert body["current_run_id"] == new
         assert body["control_plane"]["operation"] == verb.partition("/")[0]
         command(wire, f"order-1/runs/nothing/{verb}").refused(404, "run_not_found")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from perdure.protocols.durable_workflow.commands import WireCommand
-from tests.support.http import CONTROL_VERSION, WORKER_VERSION, Json, Wire, a_wire
+from tests.support.http import CONTROL_VERSION, WORKER_VERSION, Json, Wire, a_wire, contract_of
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,46 @@ def test_the_protocols_are_those_that_every_release_accepts(info: Json) -> None:
     assert worker["version"] == "1.20"
     policies = control["request_contract"]["operations"]["start"]["fields"]["duplicate_policy"]
     assert policies["canonical_values"] == ["fail", "use-existing"]
+
+
+def test_every_answer_about_workflows_keeps_the_published_contract(wire: Wire, info: Json) -> None:
+    contract = info["control_plane"]["response_contract"]
+    assert contract["contract"]["schema"] == "durable-workflow.v2.control-plane-response.contract"
+    wire.register(
+        workflow_command_contracts=contract_of("Order", signals={"pay": 0}, updates={"add": 0})
+    )
+    started = wire.start()
+    run = f"/workflows/order-1/runs/{started['run_id']}"
+    answers = [
+        wire.control("POST", "/workflows", {"workflow_type": "Order"}).ok(201),
+        wire.control("GET", "/workflows").ok(),
+        wire.describe(),
+        wire.control("GET", "/workflows/order-1/runs").ok(),
+        wire.control("GET", run).ok(),
+        wire.control("GET", f"{run}/history").ok(),
+        wire.signal("pay"),
+        wire.update("add").ok(202),
+        wire.control("POST", "/workflows/order-1/cancel", {}).ok(),
+        wire.control("POST", f"/workflows/{wire.start('other')['workflow_id']}/terminate").ok(),
+        wire.update("add").refused(409, "update_rejected"),
+        wire.control("POST", "/workflows/nobody/query/total").refused(404, "instance_not_found"),
+    ]
+    seen = set()
+    for answer in answers:
+        block = answer["control_plane"]
+        terms = contract["operations"][block["operation"]]
+        seen.add(block["operation"])
+        assert block["schema"] == contract["schema"]
+        assert {**contract["contract"], **terms}.items() <= {
+            **block["contract"],
+            "operation_name_field": block.get("operation_name_field"),
+        }.items()
+        assert set(terms["required_fields"]) <= block.keys()
+        if "reason" not in answer or answer["reason"] is None:
+            assert set(terms["success_fields"]) <= block.keys()
+        for name in contract["projected_fields"]:
+            assert block.get(name, ...) == answer.get(name, ...)
+    assert seen == contract["operations"].keys()
 
 
 def test_the_contract_of_credentials_is_the_one_that_every_release_requires(info: Json) -> None:

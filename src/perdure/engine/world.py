@@ -99,6 +99,7 @@ class World:
             target_scope="run",
             run_id=run_id,
             current_run_id=run.run_id,
+            outcome="rejected_not_current",
             rejection_reason="selected_run_not_current",
         )
 

@@ -304,13 +304,13 @@ class ControlPlane:
         read_carrier(body.observability_context)
         target = command_target(request, body.request_id, b"cancel")
         operation = CancelRun(target, reason=body.reason)
-        return await self._command(request, "cancel", operation, 200, {})
+        return await self._command(request, "cancel", operation, 200, {"reason": body.reason})
 
     async def terminate(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
         target = command_target(request, body.request_id, b"terminate")
         operation = TerminateRun(target, reason=body.reason)
-        return await self._command(request, "terminate", operation, 200, {})
+        return await self._command(request, "terminate", operation, 200, {"reason": body.reason})
 
     async def _command(
         self,

@@ -5,44 +5,11 @@ from typing import Any
 from perdure.core import limits
 from perdure.core.fleet.session import LEASE_SECONDS, TTL_SECONDS
 from perdure.core.fleet.worker import Cadence
+from perdure.protocols.durable_workflow.response_contract import RESPONSE_CONTRACT
 
 CONTROL_PLANE_VERSION = "2"
 WORKER_PROTOCOL_MINOR = 20
 WORKER_PROTOCOL_VERSION = f"1.{WORKER_PROTOCOL_MINOR}"
-
-RESPONSE_CONTRACT_FIELDS = (
-    "run_id",
-    "workflow_type",
-    "namespace",
-    "business_key",
-    "status",
-    "status_bucket",
-    "is_terminal",
-    "task_queue",
-    "run_number",
-    "run_count",
-    "workflow_count",
-    "is_current_run",
-    "compatibility",
-    "started_at",
-    "closed_at",
-    "last_progress_at",
-    "wait_kind",
-    "wait_reason",
-    "next_page_token",
-    "command_id",
-    "command_status",
-    "command_source",
-    "target_scope",
-    "outcome",
-    "reason",
-    "rejection_reason",
-    "validation_errors",
-    "update_id",
-    "update_status",
-    "message",
-)
-"""Members of an answer that its control-plane block repeats."""
 
 SUPPORTED_COMMANDS = (
     "complete_workflow",
@@ -387,6 +354,7 @@ def cluster_info(
             "version": CONTROL_PLANE_VERSION,
             "header": "X-Durable-Workflow-Control-Plane-Version",
             "request_contract": REQUEST_CONTRACT,
+            "response_contract": RESPONSE_CONTRACT,
         },
         "worker_protocol": {
             "version": WORKER_PROTOCOL_VERSION,

@@ -11,18 +11,25 @@ from perdure.core.rejection import Rejection
 from perdure.protocols.durable_workflow.backpressure import refused_report, shaped
 from perdure.protocols.durable_workflow.manifests import (
     CONTROL_PLANE_VERSION,
-    RESPONSE_CONTRACT_FIELDS,
     WORKER_PROTOCOL_MINOR,
     WORKER_PROTOCOL_VERSION,
 )
 from perdure.protocols.durable_workflow.reasons import STATUS_BY_REJECTION
+from perdure.protocols.durable_workflow.response_contract import (
+    BLOCK_SCHEMA,
+    PROJECTED_FIELDS,
+    name_field,
+    terms_of,
+)
 from perdure.store.interface import Unavailable
 from perdure.web.message import HttpError, Request, Response
 
 encode = msgspec.json.encode
 
-_NAMED_OPERATIONS = frozenset({"signal", "query", "update"})
-"""Those that call something of the workflow by its name."""
+_COMMANDS = frozenset(
+    {"start", "signal", "update", "cancel", "terminate", "request_cancellation", "redrive"}
+)
+"""Operations that are refused as commands, with a word on which."""
 
 CONTROL_HEADER = b"x-durable-workflow-control-plane-version"
 WORKER_HEADER = b"x-durable-workflow-protocol-version"
@@ -90,6 +97,8 @@ class ControlSurface:
     def __init__(self, namespaces: Namespaces, operation: str | None = None) -> None:
         self._namespaces = namespaces
         self._operation = operation
+        self._terms = None if operation is None else terms_of(operation)
+        self._name_field = None if operation is None else name_field(operation)
 
     def of(self, operation: str) -> "ControlSurface":
         """The same surface for one operation on workflows."""
@@ -123,9 +132,20 @@ class ControlSurface:
             for name in ("workflow_id", "run_id"):
                 if name in request.params:
                     body.setdefault(name, request.params[name])
+            if "rejection_reason" in body and self._operation in _COMMANDS:
+                body = {**self._refused_command(request), **body}
         return Response(
             error.status, encode(self._with_block(request, body)), (*self._HEADERS, *error.headers)
         )
+
+    def _refused_command(self, request: Request) -> dict[str, Any]:
+        """What an accepted command would say of itself, too."""
+        told = {
+            "command_status": "rejected",
+            "command_source": "control_plane",
+            "target_scope": "run" if "run_id" in request.params else "instance",
+        }
+        return told | ({self._name_field: request.params["name"]} if self._name_field else {})
 
     def _with_block(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         operation = self._operation
@@ -133,15 +153,17 @@ class ControlSurface:
             return body
         workflow_id = body.get("workflow_id", request.params.get("workflow_id"))
         block: dict[str, Any] = {
-            "schema": "durable-workflow.v2.control-plane-response",
+            "schema": BLOCK_SCHEMA,
             "version": 1,
             "operation": operation,
             "workflow_id": workflow_id,
         }
-        if operation in _NAMED_OPERATIONS:
+        if self._name_field is not None:
             block["operation_name"] = request.params.get("name")
-            block["operation_name_field"] = f"{operation}_name"
-        for name in RESPONSE_CONTRACT_FIELDS:
+            block["operation_name_field"] = self._name_field
+        if self._terms is not None:
+            block["contract"] = self._terms
+        for name in PROJECTED_FIELDS:
             if name in body:
                 block[name] = body[name]
         return {**body, "control_plane": block}
