@@ -471,3 +471,26 @@ def test_a_list_after_a_selection_is_an_ordinary_group(story: Story, run: Run) -
 
     assert run.task is not None
     assert story.activity(run, 2).state is TaskState.READY
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_timer_beside_a_condition_says_that_it_is_none_of_its_own(
+    story: Story, run: Run, alone: bool
+) -> None:
+    """SDKs of 2.x guess the owner of a timer by its length if its kind is not told."""
+    member: Member = timer(5) if alone else [timer(5), activity()]
+    story.work(run, *in_selection({"answer": condition(timeout=5), "alarm": member}))
+
+    scheduled = [e.payload for e in story.history(run) if e.event_type == "TimerScheduled"]
+
+    assert [one["timer_kind"] for one in scheduled] == ["condition_timeout", "sleep"]
+    story.later(seconds=5)
+    fired = [e.payload for e in story.history(run) if e.event_type == "TimerFired"]
+    assert [one["timer_id"] for one in fired] == [scheduled[1]["timer_id"]]
+
+
+def test_a_timer_elsewhere_has_no_kind(story: Story, run: Run) -> None:
+    story.work(run, *in_parallel(timer(5), activity()))
+
+    scheduled = next(e for e in story.history(run) if e.event_type == "TimerScheduled")
+    assert "timer_kind" not in scheduled.payload

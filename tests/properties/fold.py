@@ -132,7 +132,7 @@ class Fold:
             # A wait that was opened again is told to be over, before a request to cancel.
             assert self._openings[payload["sequence"]]["condition_wait_id"]
             assert payload["sequence"] not in self.open
-        elif "timer_kind" in payload:
+        elif payload.get("timer_kind", "sleep") != "sleep":
             self._read_timeout(event, payload)
         elif kind in OPENINGS:
             self._open(OPENINGS[kind], payload)

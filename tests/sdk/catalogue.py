@@ -131,6 +131,7 @@ CASES = (
     Case("select-cancel-finished", "cancelling what has finished changes nothing", since="2.0.0"),
     Case("select-failure-wins", "a failing member wins with its failure", since="2.0.0"),
     Case("select-condition-times-out", "a condition wins by its time-out", since="2.0.0"),
+    Case("select-condition-beside-timer", "a condition and a timer of its length", since="2.0.0"),
     Case("select-group", "a list and a child compete as members", since="2.0.0"),
     Case("select-then-parallel", "a list after a selection finds its members", since="2.0.0"),
     # 15 · the client

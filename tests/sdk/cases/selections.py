@@ -85,6 +85,13 @@ async def select_condition_times_out(stage: Stage) -> None:
     assert await run.result() == {"winner": "answer", "value": False, "after": "after"}
 
 
+@case("select-condition-beside-timer", "equally-patient")
+async def select_condition_beside_timer(stage: Stage) -> None:
+    run = await stage.start("equally-patient")
+
+    assert await run.result() == {"winner": "answer", "after": "after"}
+
+
 @case("select-group", "teams", "approval")
 async def select_group(stage: Stage) -> None:
     run = await stage.start("teams")

@@ -109,6 +109,23 @@ class Expiring:
         return {"winner": first.key, "value": first.value, "after": after}
 
 
+@workflow.defn(name="equally-patient")
+class EquallyPatient:
+    """A condition against a timer that takes as long; both end, and the code goes on to others."""
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "answer": ctx.wait_condition(lambda: False, key="answer", timeout=1),
+                "alarm": ctx.sleep(1),
+            }
+        )
+        (loser,) = first.remaining().values()
+        yield loser
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return {"winner": first.key, "after": after}
+
+
 @workflow.defn(name="teams")
 class Teams:
     """A list against a child that waits: a list wins when its last member is done."""
@@ -141,5 +158,15 @@ class SelectThenList:
         return [first.value, *listed]
 
 
-WORKFLOWS = (Hurry, Leave, CallOff, TooLate, Accident, Expiring, Teams, SelectThenList)
+WORKFLOWS = (
+    Hurry,
+    Leave,
+    CallOff,
+    TooLate,
+    Accident,
+    Expiring,
+    EquallyPatient,
+    Teams,
+    SelectThenList,
+)
 ACTIVITIES = ()

@@ -38,7 +38,7 @@ from perdure.core.run.command import (
 )
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.effect import CloseChild
-from perdure.core.run.group import Rebase, is_blocked, join, join_ordered
+from perdure.core.run.group import Rebase, is_blocked, is_selected, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.history import encode as json_encode
 from perdure.core.run.lease import DELAYED, READY
@@ -535,20 +535,17 @@ def _open_timer(
     )
     run.operations[sequence] = timer
     run.unsaved.operations.add(sequence)
-    record(
-        run,
-        moment,
-        "TimerScheduled",
-        with_metadata(
-            {
-                "sequence": sequence,
-                "timer_id": timer.timer_id,
-                "delay_seconds": timer.delay_seconds,
-                "fire_at": instant.text(timer.fire_at),
-            },
-            timer,
-        ),
-    )
+    members: dict[str, Any] = {
+        "sequence": sequence,
+        "timer_id": timer.timer_id,
+        "delay_seconds": timer.delay_seconds,
+        "fire_at": instant.text(timer.fire_at),
+    }
+    if metadata is not None and is_selected(metadata):
+        # Beside a condition that waits equally long, SDKs of 2.x take a timer without a word on its
+        # kind for that of the condition, as older servers recorded it.
+        members["timer_kind"] = "sleep"
+    record(run, moment, "TimerScheduled", with_metadata(members, timer))
     return timer
 
 

@@ -74,7 +74,7 @@ def join(run: Run, operation: Operation) -> None:
     outer = operation.metadata["parallel_group_path"][0]
     base = outer["parallel_group_base_sequence"]
     operation.group = base
-    select = outer.get("parallel_group_mode") == "select"
+    select = is_selected(operation.metadata)
     group = run.groups.get(base)
     if group is None:
         size = outer["parallel_group_size"]
@@ -88,6 +88,12 @@ def join(run: Run, operation: Operation) -> None:
         )
     if select:
         _enter_member(group, outer, operation)
+
+
+def is_selected(metadata: Metadata) -> bool:
+    """Whether what has this metadata stands in a selection."""
+    outer: Metadata = metadata["parallel_group_path"][0]
+    return outer.get("parallel_group_mode") == "select"
 
 
 def _enter_member(group: Group, outer: Metadata, operation: Operation) -> None:
