@@ -258,8 +258,10 @@ def test_a_heartbeat_renews_the_lease_and_writes_no_history(wire: Wire, task: Js
 
 
 def test_a_completion_says_what_it_led_to(wire: Wire, task: Json) -> None:
-    body = wire.complete(task, schedule_activity(), schedule_activity("ship"))
+    body = wire.complete(task, schedule_activity(), start_child(), schedule_activity("ship"))
 
+    child = wire.take()
+    assert child["workflow_type"] == "Child"
     expected = {
         "task_id": task["task_id"],
         "workflow_task_attempt": 1,
@@ -267,10 +269,18 @@ def test_a_completion_says_what_it_led_to(wire: Wire, task: Json) -> None:
         "recorded": True,
         "run_id": task["run_id"],
         "run_status": "waiting",
-        "created_task_ids": [f"{task['run_id']}-a1", f"{task['run_id']}-a2"],
+        "created_task_ids": [f"{task['run_id']}-a1", child["task_id"], f"{task['run_id']}-a3"],
         "reason": None,
     }
     assert expected.items() <= body.items()
+
+
+def test_a_run_that_continues_names_the_first_task_of_the_next(wire: Wire, task: Json) -> None:
+    body = wire.complete(task, continue_as_new())
+
+    assert body["created_task_ids"] == [wire.take()["task_id"]]
+    wire.start("other")
+    assert wire.complete(wire.take(), complete_workflow())["created_task_ids"] == []
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ from perdure.core.run.state import (
     TaskReceipt,
     WorkflowTask,
     activity_task_id,
+    first_task_id,
     workflow_task_id,
 )
 from perdure.core.run.status import RunStatus
@@ -403,6 +404,10 @@ def _apply(
         arm(run, operation_due(opened))
         if isinstance(opened, Activity):
             receipt.created_task_ids.append(activity_task_id(run, opened))
+        elif isinstance(opened, Child):
+            receipt.created_task_ids.append(first_task_id(opened.run_id))
+    if run.continued_to_run_id is not None:
+        receipt.created_task_ids.append(first_task_id(run.continued_to_run_id))
     if len(ungrouped) > 1 and not run.is_closed:
         join_ordered(run, ungrouped)
 

@@ -371,6 +371,11 @@ def workflow_task_id(run: Run, task: WorkflowTask) -> str:
     return f"{run.run_id}-w{task.number}"
 
 
+def first_task_id(run_id: str) -> str:
+    """The task with which the code of a run begins."""
+    return f"{run_id}-w1"
+
+
 def activity_task_id(run: Run, activity: Activity) -> str:
     return f"{run.run_id}-a{activity.sequence}"
 
