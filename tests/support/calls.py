@@ -241,6 +241,12 @@ def make_goodbye(wire: Wire) -> Call:
     return Call(path, None, method="DELETE", abroad=gone, elsewhere=elsewhere)
 
 
+def make_removal(wire: Wire) -> Call:
+    gone: Refusal = (404, "worker_not_found")
+    elsewhere = dict.fromkeys(("/workers/nobody", "/workers/%00", f"/workers/{'x' * 999}"), gone)
+    return Call("/workers/w2", None, method="DELETE", abroad=gone, elsewhere=elsewhere)
+
+
 def make_fenced_goodbye(wire: Wire) -> Call:
     gone: Refusal = (404, "worker_not_found")
     token = wire.worker("/register", worker_body("w2")).ok(201)["registration_token"]
@@ -646,6 +652,7 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     "POST /api/worker/heartbeat": make_beat,
     "DELETE /api/worker/registrations/{worker_id}": make_goodbye,
     "POST /api/worker/registrations/{worker_id}/deregister": make_fenced_goodbye,
+    "DELETE /api/workers/{worker_id}": make_removal,
     **{
         f"POST /api/worker/{kind}-tasks/poll": polling(kind)
         for kind in ("workflow", "activity", "query", "update-validation")

@@ -62,6 +62,7 @@ ON_BOTH_STORES = {
     "test_validations",
     "test_visibility",
     "test_webhooks",
+    "test_workers",
     "test_workflow_tasks",
 }
 """What stands behind the doors. The doors themselves never learn which store there is."""

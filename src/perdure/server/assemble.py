@@ -67,6 +67,7 @@ from perdure.protocols.durable_workflow.transport import (
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
+from perdure.protocols.durable_workflow.workers import Workers
 from perdure.protocols.durablex import routes as durablex
 from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.catalogue import CatalogueReader
@@ -337,6 +338,7 @@ class Server:
                     SystemRetention(
                         self.engine, self.pruner, control_surface, settings.history_retention
                     ),
+                    Workers(self.engine, clock, control_surface, settings.cadence),
                     worker_surface,
                     discovery_surface,
                 )

@@ -1,5 +1,6 @@
 """A registered worker, and what follows from its registration."""
 
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from msgspec import Struct, field
@@ -18,6 +19,13 @@ class Cadence(NamedTuple):
 
     heartbeat_interval_seconds: int = limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
     stale_after: int = limits.WORKER_STALE_AFTER
+
+
+class WorkerStatus(StrEnum):
+    """What can be expected of a worker."""
+
+    ACTIVE = "active"
+    STALE = "stale"
 
 
 class Worker(Struct):
@@ -60,6 +68,10 @@ class Worker(Struct):
 
     def is_stale(self, now: int) -> bool:
         return now - self.heartbeat_at > self.stale_after
+
+    def status(self, now: int) -> WorkerStatus:
+        """Of one that has not said goodbye."""
+        return WorkerStatus.STALE if self.is_stale(now) else WorkerStatus.ACTIVE
 
     def process_identity(self) -> tuple[Any, ...] | None:
         """Host, process id and start time, when the worker told all three."""

@@ -28,6 +28,7 @@ from perdure.protocols.durable_workflow.transport import (
 )
 from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
+from perdure.protocols.durable_workflow.workers import Workers
 from perdure.web.routing import PUBLIC, Handler, Route, Surface
 
 ANY_ROLE = frozenset({"worker", "operator", "admin"})
@@ -52,6 +53,7 @@ def routes(
     discovery: Discovery,
     payloads: PayloadTransport,
     retention: SystemRetention,
+    workers: Workers,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -115,6 +117,12 @@ def routes(
     table += [
         Route("GET", "/api/worker-sessions", OPERATOR, watched, sessions.list_sessions),
         Route("GET", "/api/worker-sessions/{session_id}", OPERATOR, watched, sessions.show),
+    ]
+    one = "/api/workers/{worker_id}"
+    table += [
+        Route("GET", "/api/workers", OPERATOR, workers.surface, workers.list_workers),
+        Route("GET", one, OPERATOR, workers.surface, workers.describe),
+        Route("DELETE", one, ADMIN, workers.surface, workers.remove),
     ]
     messages = f"{flow}/message-streams/{{stream_name}}/messages"
     append = message_streams.append

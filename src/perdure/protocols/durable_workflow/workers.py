@@ -1,0 +1,132 @@
+"""Workers as operators see them: who is registered, who is heard of, and who shall go."""
+
+from typing import Any
+
+import msgspec
+
+from perdure.clock import Clock
+from perdure.core import instant, limits
+from perdure.core.fleet.worker import Cadence, Worker, WorkerStatus
+from perdure.core.rejection import InvalidRequest, WorkerNotFound
+from perdure.engine.beat import Engine
+from perdure.engine.fleet import DeregisterWorker
+from perdure.protocols.durable_workflow.bodies import TaskSlots
+from perdure.protocols.durable_workflow.surfaces import ControlSurface
+from perdure.web.message import Request, Response
+
+
+class Workers:
+    """The handlers of `/api/workers`."""
+
+    def __init__(
+        self, engine: Engine, clock: Clock, surface: ControlSurface, cadence: Cadence
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._cadence = cadence
+        self.surface = surface
+
+    async def list_workers(self, request: Request) -> Response:
+        """In the order of their ids. Who was not heard of lately is shown if asked for."""
+        queue, wanted = request.query.get("task_queue"), _status(request.query)
+        # Some may have registered at other nodes.
+        await self._engine.refresh_workers()
+        now = self._clock.now()
+        found = [
+            (worker, status)
+            for worker in self._engine.workers.values()
+            if worker.namespace == request.namespace
+            and worker.deregistered_at is None
+            and (not queue or worker.queue == queue)
+            and _is_wanted(status := worker.status(now), wanted)
+        ]
+        found.sort(key=lambda each: each[0].worker_id)
+        most = limits.WORKERS_LISTED_MAX
+        answer = {
+            "namespace": request.namespace,
+            "workers": [worker_view(worker, status) for worker, status in found[:most]],
+            "worker_count": len(found),
+            "is_truncated": len(found) > most,
+            "stale_after_seconds": self._cadence.stale_after // limits.SECOND,
+        }
+        return self.surface.answer(request, 200, answer)
+
+    async def describe(self, request: Request) -> Response:
+        worker_id = request.params["worker_id"]
+        worker = await self._engine.refresh_worker((request.namespace, worker_id))
+        if worker is None or worker.deregistered_at is not None:
+            raise WorkerNotFound(
+                f"worker {worker_id[:255]} is not registered", worker_id=worker_id[:255]
+            )
+        answer = {
+            **worker_view(worker, worker.status(self._clock.now())),
+            "updated_at": instant.text(worker.heartbeat_at),
+            "stale_after_seconds": worker.stale_after // limits.SECOND,
+        }
+        return self.surface.answer(request, 200, answer)
+
+    async def remove(self, request: Request) -> Response:
+        """As if the worker had said goodbye: what it held is free at once."""
+        worker: Worker = await self._engine.submit(
+            DeregisterWorker(request.namespace, request.params["worker_id"], None)
+        )
+        answer = {
+            "worker_id": worker.worker_id,
+            "outcome": "deregistered",
+            "recovered_workflow_task_count": worker.recovered_workflow_tasks,
+        }
+        return self.surface.answer(request, 200, answer)
+
+
+def worker_view(worker: Worker, status: WorkerStatus) -> dict[str, Any]:
+    """One worker in a list."""
+    return {
+        "worker_id": worker.worker_id,
+        "namespace": worker.namespace,
+        "task_queue": worker.queue,
+        "runtime": worker.runtime,
+        "sdk_version": worker.sdk_version,
+        "build_id": worker.build_id,
+        "status": status,
+        "supported_workflow_types": worker.workflow_types,
+        "supported_activity_types": worker.activity_types,
+        "workflow_definition_fingerprints": worker.fingerprints,
+        "workflow_command_contracts": worker.contracts,
+        "capabilities": worker.capabilities,
+        "max_concurrent_workflow_tasks": worker.workflow_slots,
+        "max_concurrent_activity_tasks": worker.activity_slots,
+        "max_concurrent_worker_sessions": worker.session_slots,
+        "task_slots": _slots(worker),
+        "process_metrics": worker.process_metrics,
+        "heartbeat_interval_seconds": worker.heartbeat_interval_seconds,
+        "last_heartbeat_at": instant.text(worker.heartbeat_at),
+        "registered_at": instant.text(worker.registered_at),
+    }
+
+
+def _slots(worker: Worker) -> dict[str, int | None]:
+    """What the worker says that it can take, never more than all that it has."""
+    told = msgspec.convert(worker.task_slots, TaskSlots, strict=False)
+    view: dict[str, int | None] = {}
+    for kind, available, capacity in (
+        ("workflow", told.workflow_available, worker.workflow_slots),
+        ("activity", told.activity_available, worker.activity_slots),
+        ("session", told.session_available, worker.session_slots),
+    ):
+        view[f"{kind}_available"] = None if available is None else min(available, capacity)
+        view[f"{kind}_capacity"] = capacity
+    return view
+
+
+def _status(query: dict[str, str]) -> WorkerStatus | None:
+    told = query.get("status")
+    if not told:
+        return None
+    try:
+        return WorkerStatus(told)
+    except ValueError:
+        raise InvalidRequest("status", f"must be one of {', '.join(WorkerStatus)}") from None
+
+
+def _is_wanted(status: WorkerStatus, wanted: WorkerStatus | None) -> bool:
+    return status is not WorkerStatus.STALE if wanted is None else status is wanted
