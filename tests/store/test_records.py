@@ -80,6 +80,25 @@ def test_a_page_has_the_records_of_one_kind_and_namespace_in_order(keep: Keep) -
         assert keys(keep, store, prefix="z") == []
 
 
+def test_a_kind_is_found_in_all_namespaces(keep: Keep) -> None:
+    with keep.opened() as store:
+        mine = [key("b"), key("a"), key("a", namespace="x"), key("a\0", namespace="a")]
+        put(keep, store, *((name, Record(name.key.encode(), 5)) for name in mine))
+        put(keep, store, (key("a", kind="other"), Record(b"")))
+
+        found = keep.run(store.find_kind("thing", 9))
+
+        assert [(name.namespace, name.key) for name, _ in found] == [
+            ("a", "a\0"),
+            ("default", "a"),
+            ("default", "b"),
+            ("x", "a"),
+        ]
+        assert all((kept.data, kept.due_at) == (name.key.encode(), 5) for name, kept in found)
+        assert keep.run(store.find_kind("thing", 2)) == found[:2]
+        assert keep.run(store.find_kind("nothing", 9)) == []
+
+
 def test_a_record_is_due_when_it_says_so(keep: Keep) -> None:
     soon, late, never = key("soon"), key("late"), key("never")
     with keep.opened() as store:

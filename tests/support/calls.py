@@ -247,6 +247,29 @@ def make_removal(wire: Wire) -> Call:
     return Call("/workers/w2", None, method="DELETE", abroad=gone, elsewhere=elsewhere)
 
 
+def steering(verb: str) -> Callable[[Wire], Call]:
+    """What operators want of build `b1` of queue `q`, which has a worker."""
+
+    def make(wire: Wire) -> Call:
+        unknown: Refusal = (409, "unknown_deployment")
+        changed: list[tuple[Json, Refusal]] = [
+            ({"build_id": 5}, INVALID),
+            ({"build_id": "x" * 256}, INVALID),
+            ({"build_id": ["b1"]}, INVALID),
+        ]
+        if verb == "promote":
+            changed.append(({"build_id": "b2"}, unknown))
+        return Call(
+            f"/task-queues/q/build-ids/{verb}",
+            {"build_id": "b1"},
+            abroad=unknown if verb == "promote" else None,
+            elsewhere={f"/task-queues/{'x' * 256}/build-ids/{verb}": INVALID},
+            changed=tuple(changed),
+        )
+
+    return make
+
+
 def make_fenced_goodbye(wire: Wire) -> Call:
     gone: Refusal = (404, "worker_not_found")
     token = wire.worker("/register", worker_body("w2")).ok(201)["registration_token"]
@@ -653,6 +676,10 @@ CALLS: dict[str, Callable[[Wire], Call]] = {
     "DELETE /api/worker/registrations/{worker_id}": make_goodbye,
     "POST /api/worker/registrations/{worker_id}/deregister": make_fenced_goodbye,
     "DELETE /api/workers/{worker_id}": make_removal,
+    **{
+        f"POST /api/task-queues/{{task_queue}}/build-ids/{verb}": steering(verb)
+        for verb in ("drain", "resume", "promote")
+    },
     **{
         f"POST /api/worker/{kind}-tasks/poll": polling(kind)
         for kind in ("workflow", "activity", "query", "update-validation")

@@ -59,6 +59,7 @@ from perdure.engine.family import follow
 from perdure.engine.granting import Granting, is_ready
 from perdure.engine.operation import Operation
 from perdure.engine.passing import FireDue
+from perdure.engine.rollouts import Rollouts
 from perdure.engine.updates import (
     Admitted,
     ApproveUpdate,
@@ -340,7 +341,8 @@ class Story:
         self.runs = {run_id: self.disk.load(run_id) for run_id in self.disk.run_ids}
 
     def _new_world(self) -> World:
-        return World(Moment(self.clock.now(), self._ids), self.workers, follow)
+        moment = Moment(self.clock.now(), self._ids)
+        return World(moment, self.workers, Rollouts(), follow)
 
     def _load(self, world: World, operation: Operation) -> None:
         wanted = list(operation.run_ids())

@@ -15,6 +15,7 @@ ON_BOTH_STORES = {
     "test_activity_tasks",
     "test_allowances",
     "test_bad_input",
+    "test_build_ids",
     "test_capabilities",
     "test_cancellation",
     "test_causes",

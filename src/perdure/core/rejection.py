@@ -115,6 +115,35 @@ class DuplicateNotAllowed(Rejection):
     reason = "duplicate_not_allowed"
 
 
+class TaskQueueDraining(Rejection):
+    """A build of the queue is drained, and no active worker of another one is there."""
+
+    reason = "task_queue_draining"
+
+
+# Rolling out builds.
+class UnknownDeployment(Rejection):
+    """Nobody has heard of the build on this queue."""
+
+    reason = "unknown_deployment"
+
+
+class FleetIsDraining(Rejection):
+    reason = "fleet_is_draining"
+
+
+class NoCompatibleWorkers(Rejection):
+    """No worker of the queue is alive."""
+
+    reason = "no_compatible_workers"
+
+
+class MissingWorkerHeartbeat(Rejection):
+    """Workers of the queue are alive, but none of the build."""
+
+    reason = "missing_worker_heartbeat"
+
+
 class RunNotActive(Rejection):
     reason = "run_not_active"
 
@@ -432,6 +461,12 @@ class TaskQueueMismatch(Rejection):
 
 class BuildIdMismatch(Rejection):
     reason = "build_id_mismatch"
+
+
+class WorkerDraining(Rejection):
+    """A poll of a worker whose build shall get nothing new."""
+
+    reason = "worker_draining"
 
 
 class WorkflowDefinitionChanged(Rejection):

@@ -135,7 +135,9 @@ def call_path(name: ServiceName, call_id: str) -> str:
     return f"{name.path}/{call_id}"
 
 
-def start_handler(request: CallRequest, binding: Binding, moment: Moment) -> Run:
+def start_handler(
+    request: CallRequest, binding: Binding, moment: Moment, *, build_id: str | None = None
+) -> Run:
     """The run that does what a call asks for. Its id must be free."""
     queue = request.queue or binding.queue
     if binding.kind == ACTIVITY_EXECUTION:
@@ -170,6 +172,7 @@ def start_handler(request: CallRequest, binding: Binding, moment: Moment) -> Run
                 search_attributes=request.search_attributes,
                 execution_timeout_seconds=binding.execution_timeout_seconds,
                 run_timeout_seconds=binding.run_timeout_seconds,
+                build_id=build_id,
             ),
             moment,
         )

@@ -8,14 +8,14 @@ of it for a while, the task is made ready again.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from perdure.clock import Clock
 from perdure.core.fleet.contract import takeable
-from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker import Cohort, Worker
 from perdure.core.limits import BORROWED_POLLS_MAX, HAND_OVER_RUN_BYTES_MAX, NODES_REMEMBERED_MAX
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
@@ -147,6 +147,9 @@ class Borrower:
                 continue
             if identity in used or identity in self._reserved or self._count >= BORROWED_POLLS_MAX:
                 continue
+            if worker.cohort in self._engine.rollouts.draining:
+                # Its node has not heard of it yet.
+                continue
             polls[identity] = BorrowedPoller(node, key, lent, worker, self._hand_over)
             self._count += 1
         if not polls:
@@ -167,6 +170,10 @@ class Borrower:
         """Polls of an earlier registration get nothing more."""
         whose = (worker.namespace, worker.worker_id)
         self._forget_polls(lambda poller: (poller.key.namespace, poller.worker.worker_id) == whose)
+
+    def drained(self, cohorts: Collection[Cohort]) -> None:
+        """Polls of builds that drain get nothing more."""
+        self._forget_polls(lambda poller: poller.worker.cohort in cohorts)
 
     def _forget_polls(self, is_gone: Callable[[BorrowedPoller], bool]) -> None:
         for key, polls in list(self._polls.items()):

@@ -69,6 +69,7 @@ class Hints:
         watchers: Watchers,
         update_waiters: UpdateWaiters,
         refresh_worker: Callable[[tuple[str, str]], Awaitable[None]],
+        refresh_rollouts: Callable[[], Awaitable[None]],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
@@ -76,6 +77,7 @@ class Hints:
         self._watchers = watchers
         self._update_waiters = update_waiters
         self._refresh_worker = refresh_worker
+        self._refresh_rollouts = refresh_rollouts
         self._waiting: OrderedDict[Hint, None] = OrderedDict()
         self._wake = asyncio.Event()
         self.on_query: Callable[[str, QueueName, str], None] = lambda node, key, name: None
@@ -112,6 +114,9 @@ class Hints:
 
     def registered(self, key: tuple[str, str]) -> None:
         self._tell(Hint("worker", key))
+
+    def rolled_out(self) -> None:
+        self._tell(Hint("rollouts", ()))
 
     def watching(self, topic: str) -> None:
         self._tell(Hint("watch", (topic,)))
@@ -186,6 +191,8 @@ class Hints:
                 self.on_pushed(about)
             case Hint("worker", (namespace, worker_id)):
                 await self._refresh_worker((namespace, worker_id))
+            case Hint("rollouts", _):
+                await self._refresh_rollouts()
             case _:
                 # A newer node knows more kinds than we do.
                 pass

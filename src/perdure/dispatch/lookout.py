@@ -22,6 +22,8 @@ _SKEW = 10 * SECOND
 _LIFE_EVERY = 4
 _CLOCK_EVERY = 12
 _ROOM_EVERY = 720
+_ROLLOUTS_EVERY = 4
+"""How often what is wanted of builds is looked at by who hears of it: a statement in 20 seconds."""
 
 
 class Lookout:
@@ -47,9 +49,13 @@ class Lookout:
         self._looked_at = 0
         self._looks = 0
         self._now = asyncio.Event()
+        # Whether others can tell us anything, and whether something that they told may be lost.
+        self.hears = True
+        self._missed = False
 
     def look_soon(self) -> None:
         """Hints may have been lost: do not wait for the next time."""
+        self._missed = True
         self._now.set()
 
     async def run(self) -> None:
@@ -68,6 +74,9 @@ class Lookout:
         since, self._looked_at = self._looked_at - _SKEW, self._clock.now()
         await self._engine.look_again()
         self._engine.take_in(await self._store.load_changed_workers(since))
+        if self._missed or not self.hears or self._looks % _ROLLOUTS_EVERY == 0:
+            self._missed = False
+            await self._engine.refresh_rollouts()
         await self._polling.recover(self._store)
         if self.lender is not None:
             await self.lender.recover(self._store)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker import Cohort, Worker
 from perdure.core.limits import PARKED_POLLS_MAX
 from perdure.core.rejection import LongPollCapacityExhausted
 from perdure.core.run.operation import Activity
@@ -101,6 +101,7 @@ class Others(Protocol):
     def reserve(self, key: QueueKey, name: str) -> Poller | None: ...
     def restore(self, poller: Poller) -> None: ...
     def registration_ended(self, worker: Worker) -> None: ...
+    def drained(self, cohorts: Collection[Cohort]) -> None: ...
 
 
 class PollerYard:
@@ -114,6 +115,9 @@ class PollerYard:
         self._claiming: set[QueueKey] = set()
         self._claim: Callable[[QueueKey], None] = lambda key: None
         self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
+        self._on_drained: Callable[[Collection[Cohort]], None] = lambda cohorts: None
+        # Who gets nothing more; see `Rollouts`.
+        self.draining: Collection[Cohort] = frozenset()
         self._sessions: Sessions | None = None
         self._is_closed = False
         self.others: Others | None = None
@@ -134,6 +138,10 @@ class PollerYard:
     def on_registration_ended(self, tell: Callable[[Worker], None]) -> None:
         """Say who else must hear of it: polls of other kinds are parked elsewhere."""
         self._on_registration_ended = tell
+
+    def on_drained(self, tell: Callable[[Collection[Cohort]], None]) -> None:
+        """The same for builds that drain."""
+        self._on_drained = tell
 
     @property
     def count(self) -> int:
@@ -228,6 +236,17 @@ class PollerYard:
             self.others.registration_ended(worker)
         self._on_registration_ended(worker)
 
+    def drained(self, cohorts: Collection[Cohort]) -> None:
+        """Polls of builds that drain get nothing more; their workers are told so at once."""
+        for parked in list(self._parked.values()):
+            for poller in list(parked.values()):
+                if poller.worker.cohort in cohorts and not poller.answer.done():
+                    self.leave(poller)
+                    poller.answer.cancel()
+        if self.others is not None:
+            self.others.drained(cohorts)
+        self._on_drained(cohorts)
+
     def newest(self, key: QueueKey) -> Iterator[ParkedPoller]:
         """The polls of a queue, those that came last first."""
         return reversed(self._parked.get(key, OrderedDict()).values())
@@ -274,7 +293,10 @@ class PollerYard:
             assert self.others is not None
             self.others.restore(poller)
             return
-        if not poller.answer.done():
+        if self.draining and poller.worker.cohort in self.draining:
+            # Its build was drained while a beat had it in hand.
+            poller.answer.cancel()
+        elif not poller.answer.done():
             parked = self._parked.setdefault(poller.key, OrderedDict())
             parked[id(poller)] = poller
             parked.move_to_end(id(poller), last=False)

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from perdure.core.fleet.contract import takeable
-from perdure.core.fleet.worker import Worker, require_poll_allowed
+from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taking
 from perdure.core.limits import POLL_ANSWERS_MAX, SECOND
 from perdure.core.rejection import WorkerNotRegistered
 from perdure.core.run.state import Run
@@ -117,6 +117,9 @@ class Polling:
         # is on disk only.
         self._inherited: set[tuple[str, str]] = set()
         yard.connect(self.look)
+        # Builds that get nothing more. It is the set of the engine: mostly empty, never replaced.
+        self._draining = yard.draining = engine.rollouts.draining
+        engine.rollouts.connect(yard.drained)
         self._crowded: dict[QueueKey, int] = {}
         # By the length of polls, in microseconds. Whole seconds up to a minute, so they are few.
         self._patience: dict[int, Patience] = {}
@@ -132,6 +135,8 @@ class Polling:
             answer = await self._answer_before(poll, key)
             if answer is not None:
                 return answer
+        # What such a poll was given before is its worker's, whatever became of its build since.
+        require_taking(worker, self._draining)
         poller = self._park(poll, worker, key, watch)
         try:
             await poller.answer
@@ -155,6 +160,8 @@ class Polling:
         if key in self._polls or who in self._inherited:
             return None
         require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
+        if self._draining:
+            require_taking(worker, self._draining)
         return self._park(poll, worker, key, watch)
 
     def _park(self, poll: Poll, worker: Worker, key: PollKey | None, watch: Watch) -> ParkedPoller:
@@ -205,7 +212,9 @@ class Polling:
         return delivery
 
     def nothing_for(self, poller: ParkedPoller) -> PollAnswer:
-        """The answer to a poll that was given nothing."""
+        """The answer to a poll that was given nothing. One whose build was drained is refused."""
+        if self._draining:
+            require_taking(poller.worker, self._draining)
         if not poller.names:
             return PollAnswer(_EMPTY[poller.key.kind])
         is_shut = poller.key in self._yard.shut

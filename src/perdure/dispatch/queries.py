@@ -6,7 +6,7 @@ A query ends answered, refused, or out of time, and its asker hears which.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 
 from msgspec import structs
 
@@ -14,7 +14,7 @@ from perdure.clock import Clock
 from perdure.core import rejection
 from perdure.core.fleet.answering import QUERY_TASKS
 from perdure.core.fleet.contract import workflow_names
-from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker import Cohort, Worker
 from perdure.core.limits import POLL_ANSWERS_MAX, POLL_TIMEOUT_MAX, SECOND, WORKERS_MAX
 from perdure.core.rejection import Rejection
 from perdure.core.run.moment import Ids
@@ -82,6 +82,8 @@ class QueryDesk:
         # What is asked of other nodes, and the poll that waits for it.
         self._errands: dict[asyncio.Task[None], QueryPoll | None] = {}
         self._is_closed = False
+        # Who gets nothing more; see `Rollouts`.
+        self.draining: Collection[Cohort] = frozenset()
 
     @property
     def open_count(self) -> int:
@@ -191,7 +193,7 @@ class QueryDesk:
 
     def _park(self, poll: QueryPoll) -> None:
         """Give a poll the oldest query that it can take, here or elsewhere, or let it wait."""
-        if self._is_closed:
+        if self._is_closed or poll.worker.cohort in self.draining:
             poll.answer.cancel()
             return
         self._expire()
@@ -227,7 +229,7 @@ class QueryDesk:
         A poll that is parked says so best. Else the worker must have been heard of lately, and
         have promised to poll, or done it.
         """
-        if worker.deregistered_at is not None:
+        if worker.deregistered_at is not None or worker.cohort in self.draining:
             return False
         parked = self._parked.get(QueueName(worker.namespace, worker.queue))
         if parked and any(poll.is_of(worker) for poll in parked.values()):
@@ -256,6 +258,13 @@ class QueryDesk:
         for query in self._book.leased_by(worker.namespace, worker.worker_id):
             self._book.free(query)
             self._offer(query)
+
+    def drained(self, cohorts: Collection[Cohort]) -> None:
+        """Polls of builds that drain get nothing more. What their workers hold, they may answer."""
+        for poll in self._all_parked():
+            if poll.worker.cohort in cohorts:
+                self._leave(poll)
+                poll.answer.cancel()
 
     def _all_parked(self) -> list[QueryPoll]:
         return [poll for parked in self._parked.values() for poll in parked.values()]

@@ -15,13 +15,18 @@ from perdure.core.fleet.worker import Worker
 from perdure.core.limits import (
     OPERATIONS_PER_BEAT_MAX,
     OPERATIONS_WAITING_MAX,
+    ROLLOUT_QUEUES_MAX,
     SECOND,
     WORKER_STALE_AFTER_MAX,
 )
 from perdure.core.rejection import (
     InvalidSignalArguments,
     InvalidUpdateArguments,
+    MissingWorkerHeartbeat,
+    NoCompatibleWorkers,
     Rejection,
+    TaskQueueDraining,
+    UnknownDeployment,
     UnknownSignal,
     UpdateRejected,
     UpdateValidatorIncompatible,
@@ -31,6 +36,7 @@ from perdure.core.run.moment import Ids, Moment
 from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
 from perdure.engine.catalogue import Catalogue
+from perdure.engine.draining import ROLLOUT, LookUpRollouts
 from perdure.engine.family import follow
 from perdure.engine.fleet import LookUpWorker
 from perdure.engine.granting import Granting, ready_tasks, still_holds
@@ -38,6 +44,7 @@ from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import note_uses
 from perdure.engine.reply import Reply
+from perdure.engine.rollouts import Rollouts
 from perdure.engine.world import World
 from perdure.store.interface import Conflict, QueueKey, RecordKey, Store, Unavailable, shared
 
@@ -69,6 +76,10 @@ class Herald(Protocol):
 
     def registered(self, key: WorkerKey) -> None:
         """A registration has changed."""
+        ...
+
+    def rolled_out(self) -> None:
+        """What is wanted of some build has changed."""
         ...
 
 
@@ -103,6 +114,7 @@ class Engine:
         self._shared = shared(store)
         self._herald = herald
         self.workers: dict[tuple[str, str], Worker] = {}
+        self.rollouts = Rollouts()
         self._clock = clock
         self._ids = ids
         self._matcher = matcher
@@ -129,6 +141,8 @@ class Engine:
         self.loop = asyncio.get_running_loop()
         for worker in await self.store.load_workers():
             self.workers[(worker.namespace, worker.worker_id)] = worker
+        for key, record in await self.store.find_kind(ROLLOUT.name, ROLLOUT_QUEUES_MAX):
+            self.rollouts.put((key.namespace, key.key), ROLLOUT.decode(record))
         await self.look_again()
 
     async def look_again(self) -> None:
@@ -182,6 +196,7 @@ class Engine:
             if self._shared is None:
                 raise
         await self.refresh_workers()
+        await self.refresh_rollouts()
         return await self.submit(operation)
 
     async def refresh_workers(self) -> None:
@@ -189,6 +204,11 @@ class Engine:
         if self._shared is not None:
             since = self._clock.now() - WORKER_STALE_AFTER_MAX
             self.take_in(await self._shared.load_changed_workers(since))
+
+    async def refresh_rollouts(self) -> None:
+        """Take in what is wanted of builds, whichever node was told."""
+        if self._shared is not None:
+            await self.submit(LookUpRollouts())
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -331,7 +351,8 @@ class Engine:
         trusting: bool = False,
         hoping: bool = False,
     ) -> None:
-        world = World(Moment(self._clock.now(), self._ids), self.workers, follow)
+        moment = Moment(self._clock.now(), self._ids)
+        world = World(moment, self.workers, self.rollouts, follow)
         world.trusts_memory = trusting
         world.catalogue = self._catalogue
         world.hopes = hoping
@@ -544,6 +565,8 @@ class Engine:
         for worker_key, worker in world.changes.workers.items():
             if self._note_worker(worker_key, worker) and self._herald is not None:
                 self._herald.registered(worker_key)
+        if world.learned_rollouts:
+            self._note_rollouts(world)
         for key, names in world.exhausted:
             self._matcher.exhausted(key, names)
         for change in world.changes.records.values():
@@ -575,6 +598,12 @@ class Engine:
             self.workers[key] = worker
         return has_ended or before is None
 
+    def _note_rollouts(self, world: World) -> None:
+        for name, rollout in world.learned_rollouts.items():
+            self.rollouts.put(name, rollout)
+        if world.tells_rollouts and self._herald is not None:
+            self._herald.rolled_out()
+
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
             self._on_change(run)
@@ -591,12 +620,16 @@ _KNOWN = (Conflict, Doubt, Unavailable)
 _UNINFORMED = (
     InvalidSignalArguments,
     InvalidUpdateArguments,
+    MissingWorkerHeartbeat,
+    NoCompatibleWorkers,
+    TaskQueueDraining,
+    UnknownDeployment,
     UnknownSignal,
     UpdateRejected,
     UpdateValidatorIncompatible,
     UpdateValidatorUnavailable,
 )
-"""Refusals that a worker unknown to this node may prove wrong."""
+"""Refusals that a worker unknown to this node may prove wrong, or a build that goes on again."""
 
 
 def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:

@@ -15,6 +15,7 @@ from perdure.core.run.message import accept_signal, require_active
 from perdure.core.run.standalone import refuse_signal
 from perdure.core.run.start import StartRequest, start_run
 from perdure.core.run.state import Run
+from perdure.engine.draining import rolled_out
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
@@ -54,7 +55,10 @@ class StartWorkflow(Operation):
     def decide(self, world: World) -> Started:
         existing = world.find_current(self.instances()[0])
         if existing is None:
-            run = start_run(self._request, world.moment)
+            request = self._request
+            if world.rollouts:
+                request = rolled_out(world, request)
+            run = start_run(request, world.moment)
             world.opened(run)
             return _started(run, is_new=True)
         if self._use_existing and not existing.is_closed and existing.hosted is None:

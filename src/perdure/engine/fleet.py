@@ -12,9 +12,10 @@ from perdure.core.run.operation import Activity
 from perdure.core.run.settle import settle
 from perdure.core.run.state import WORKFLOW_TASK
 from perdure.core.run.task import release_task
+from perdure.engine.draining import ROLLOUT, learn_rollout
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
-from perdure.store.interface import LeasedTask, Store
+from perdure.store.interface import LeasedTask, RecordKey, Store
 
 
 class LeaseRecovery(Operation):
@@ -70,7 +71,12 @@ class RegisterWorker(LeaseRecovery):
         self._token = token
         self._tells_types = tells_types
 
+    def records(self) -> tuple[RecordKey, ...]:
+        return (ROLLOUT.key(self._namespace, self._offered.queue),)
+
     def decide(self, world: World) -> Worker:
+        # This node may not have heard yet that the build drains, and its worker is about to poll.
+        learn_rollout(world, self._namespace, self._offered.queue)
         now = world.moment.now
         offered = structs.replace(
             self._offered, registered_at=now, heartbeat_at=now, registration_token=self._token

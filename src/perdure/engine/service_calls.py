@@ -29,6 +29,7 @@ from perdure.core.service import (
     open_call,
     start_handler,
 )
+from perdure.engine.draining import selected_build
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import share_payloads
 from perdure.engine.records import RecordKind
@@ -185,7 +186,9 @@ def _duplicate(request: CallRequest) -> CallRefusal:
 
 
 def _take_up(world: World, request: CallRequest, binding: Binding) -> None:
-    handler = start_handler(request, binding, world.moment)
+    queue = request.queue or binding.queue
+    build_id = selected_build(world, request.namespace, queue) if world.rollouts else None
+    handler = start_handler(request, binding, world.moment, build_id=build_id)
     CALL.put(
         world,
         request.namespace,

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from perdure.core.rejection import RequestIdConflict
 from perdure.core.run.standalone import ActivityRequest, start_standalone
+from perdure.engine.draining import require_open_queue
 from perdure.engine.operation import Operation
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
@@ -54,7 +55,11 @@ class StartActivity(Operation):
         if known is not None:
             return self._repeated(known)
         before = world.find_current(self.instances()[0])
-        run = start_standalone(self._request, world.moment, before=before)
+        request = self._request
+        run = start_standalone(request, world.moment, before=before)
+        if world.rollouts:
+            named = {"activity_id": request.activity_id, "activity_type": request.activity_type}
+            require_open_queue(world, request.namespace, request.queue, **named)
         world.opened(run)
         if receipts:
             # The outcome is the id that the activity was given.

@@ -1,8 +1,9 @@
 """What one beat knows and changes: loaded runs, new facts, and what follows from them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from perdure.core.fleet.contract import Place, live_workers
+from perdure.core.fleet.rollout import Rollout
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
 from perdure.core.push.metering import look_at_budget, look_at_pace
@@ -20,6 +21,7 @@ from perdure.core.run.state import Run
 from perdure.engine.catalogue import Catalogue
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
+from perdure.engine.rollouts import QueueName, Rollouts
 from perdure.store.interface import (
     Changes,
     Instance,
@@ -44,6 +46,7 @@ class World:
         self,
         moment: Moment,
         workers: dict[tuple[str, str], Worker],
+        rollouts: Rollouts,
         follow: Callable[[Effect], Operation],
     ) -> None:
         self.moment = moment
@@ -71,6 +74,11 @@ class World:
         self.records: dict[RecordKey, Record | None] = {}
         # What applications have registered, as far as operations have looked.
         self.catalogue = Catalogue()
+        # What operators want of builds, as this node has heard; what operations of this beat
+        # found on disk; and whether one of them changed it.
+        self.rollouts = rollouts
+        self.learned_rollouts: dict[QueueName, Rollout] = {}
+        self.tells_rollouts = False
         # Where items of streams stand that this beat appends, by their idempotency keys.
         self.item_keys: dict[StreamKey, dict[str, int]] = {}
         self._workers = workers
@@ -123,12 +131,26 @@ class World:
             self.changes.worker_revisions[key] = revision
 
     def live_workers(self, place: Place) -> list[Worker]:
-        """Those who could work on a run there."""
-        known: Iterable[Worker] = self._workers.values()
-        if self.changes.workers:
-            merged = {**self._workers, **self.changes.workers}
-            known = [worker for worker in merged.values() if worker is not None]
-        return live_workers(known, place, self.moment.now)
+        """Those who know the code of a run there; some may drain."""
+        return live_workers(self._known_workers(), place, self.moment.now)
+
+    def active_workers(self, place: Place) -> list[Worker]:
+        """Those of them who could be given something new."""
+        live, draining = self.live_workers(place), self.rollouts.draining
+        return [worker for worker in live if worker.cohort not in draining] if draining else live
+
+    def crew_of(self, namespace: str, queue: str) -> Iterator[Worker]:
+        """Who is registered for a queue, alive or not."""
+        for worker in self._known_workers():
+            is_there = worker.deregistered_at is None
+            if is_there and (worker.namespace, worker.queue) == (namespace, queue):
+                yield worker
+
+    def _known_workers(self) -> Iterable[Worker]:
+        if not self.changes.workers:
+            return self._workers.values()
+        merged = {**self._workers, **self.changes.workers}
+        return [worker for worker in merged.values() if worker is not None]
 
     def require_room_for_worker(self) -> None:
         """Registrations are kept in memory, so there is an end to them."""

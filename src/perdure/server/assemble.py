@@ -39,6 +39,7 @@ from perdure.engine.streams import STREAMS, ExpireStream
 from perdure.engine.ticking import ScheduleDue
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
+from perdure.protocols.durable_workflow.build_ids import BuildIds
 from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
@@ -182,6 +183,8 @@ class Server:
             remote=post,
         )
         self.yard.on_registration_ended(self.desk.registration_ended)
+        self.desk.draining = self.engine.rollouts.draining
+        self.yard.on_drained(self.desk.drained)
         self.deadlines.also(self.desk.pass_time)
         asking = Asking(self.engine, self.desk)
         if self.neighbours is not None:
@@ -339,6 +342,7 @@ class Server:
                         self.engine, self.pruner, control_surface, settings.history_retention
                     ),
                     Workers(self.engine, clock, control_surface, settings.cadence),
+                    BuildIds(self.engine, clock, control_surface, settings.cadence),
                     worker_surface,
                     discovery_surface,
                 )

@@ -56,6 +56,7 @@ class Neighbours:
             watchers=watchers,
             update_waiters=update_waiters,
             refresh_worker=self._refresh_worker,
+            refresh_rollouts=self._refresh_rollouts,
         )
         # Where hints are not heard, queries stay with the polls of their own node.
         self.post: QueryPost | None = None
@@ -106,8 +107,12 @@ class Neighbours:
     async def _refresh_worker(self, key: tuple[str, str]) -> None:
         await self._engine.refresh_worker(key)
 
+    async def _refresh_rollouts(self) -> None:
+        await self._engine.refresh_rollouts()
+
     def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
         """What runs for as long as the server lives."""
+        self.lookout.hears = self.wire is not None
         loops = [("lookout", self.lookout.run())]
         if self.wire is not None:
             loops.append(("hints", self.hints.run(self.wire)))

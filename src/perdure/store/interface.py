@@ -359,6 +359,10 @@ class Store(Protocol):
         """What there is of a kind, to be loaded by its name."""
         ...
 
+    async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
+        """Records of a kind in all namespaces, by namespace and key."""
+        ...
+
     async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
         """A page of closed runs. On a shared store, others step over them until the beat ends."""
         ...

@@ -1,5 +1,6 @@
 """A registered worker, and what follows from its registration."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from perdure.core.payload import Frame, frame_for_sdk
 from perdure.core.rejection import (
     BuildIdMismatch,
     TaskQueueMismatch,
+    WorkerDraining,
     WorkflowDefinitionChanged,
 )
 
@@ -21,10 +23,19 @@ class Cadence(NamedTuple):
     stale_after: int = limits.WORKER_STALE_AFTER
 
 
+class Cohort(NamedTuple):
+    """The workers of one build on one queue; those without a build are one, too."""
+
+    namespace: str
+    queue: str
+    build_id: str | None
+
+
 class WorkerStatus(StrEnum):
     """What can be expected of a worker."""
 
     ACTIVE = "active"
+    DRAINING = "draining"
     STALE = "stale"
 
 
@@ -69,9 +80,15 @@ class Worker(Struct):
     def is_stale(self, now: int) -> bool:
         return now - self.heartbeat_at > self.stale_after
 
-    def status(self, now: int) -> WorkerStatus:
+    @property
+    def cohort(self) -> Cohort:
+        return Cohort(self.namespace, self.queue, self.build_id)
+
+    def status(self, now: int, draining: Collection[Cohort]) -> WorkerStatus:
         """Of one that has not said goodbye."""
-        return WorkerStatus.STALE if self.is_stale(now) else WorkerStatus.ACTIVE
+        if self.is_stale(now):
+            return WorkerStatus.STALE
+        return WorkerStatus.DRAINING if self.cohort in draining else WorkerStatus.ACTIVE
 
     def process_identity(self) -> tuple[Any, ...] | None:
         """Host, process id and start time, when the worker told all three."""
@@ -116,4 +133,19 @@ def require_poll_allowed(worker: Worker, *, queue: str, build_id: str | None) ->
             f"worker {worker.worker_id} is registered with build {worker.build_id}",
             registered_build_id=worker.build_id,
             requested_build_id=build_id,
+        )
+
+
+def require_taking(worker: Worker, draining: Collection[Cohort]) -> None:
+    """A worker whose build drains gets nothing new. What it has, it may finish."""
+    if worker.cohort in draining:
+        raise WorkerDraining(
+            f"build {worker.build_id or '(none)'} of queue {worker.queue} drains",
+            task=None,
+            poll_status="draining",
+            worker_id=worker.worker_id,
+            task_queue=worker.queue,
+            registered_build_id=worker.build_id,
+            worker_status=WorkerStatus.DRAINING,
+            drain_intent="draining",
         )

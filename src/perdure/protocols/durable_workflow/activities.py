@@ -84,7 +84,9 @@ class Activities:
             request_id=body.request_id or None,
             digest=hashlib.sha256(request.body).hexdigest(),
         )
-        started: ActivityStart = await self._engine.submit(naming(request, operation))
+        started: ActivityStart = await self._engine.submit_knowing_workers(
+            naming(request, operation)
+        )
         run = await self._engine.store.read_run(started.run_id)
         assert run is not None
         answer = {

@@ -15,6 +15,7 @@ from perdure.core.rejection import (
     InstanceNotFound,
     InvalidRequest,
     RunNotFound,
+    TaskQueueDraining,
 )
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import StartRequest
@@ -97,9 +98,13 @@ class ControlPlane:
         policy = body.duplicate_policy or "fail"
         if policy not in ("fail", "use-existing"):
             raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
-        started: Started = await self._engine.submit(
-            naming(request, StartWorkflow(wanted, use_existing=policy == "use-existing"))
-        )
+        operation = naming(request, StartWorkflow(wanted, use_existing=policy == "use-existing"))
+        started: Started
+        try:
+            started = await self._engine.submit(operation)
+        except TaskQueueDraining:
+            # Another node may know of a worker, or of a build that goes on.
+            started = await self._engine.submit_knowing_workers(operation)
         answer = {
             "workflow_id": wanted.workflow_id,
             "run_id": started.run_id,

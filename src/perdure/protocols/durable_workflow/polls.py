@@ -81,9 +81,10 @@ class ParkedPoll(Later):
         self._finish = finish
 
     def answer(self) -> Response | Answering:
-        delivery = self._polls.polling.end(self._poller)
+        polling = self._polls.polling
+        delivery = polling.end(self._poller)
         if delivery is None:
-            return self._polls.empty(self._polls.polling.nothing_for(self._poller))
+            return self._polls.empty(polling.nothing_for(self._poller))
         return self._finish(self._request, self._body, delivery)
 
 

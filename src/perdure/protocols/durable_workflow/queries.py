@@ -8,7 +8,7 @@ from msgspec import UNSET, Raw
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
-from perdure.core.fleet.worker import Worker, require_poll_allowed
+from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taking
 from perdure.core.references import find_references
 from perdure.core.rejection import InvalidRequest, Rejection, WorkerNotRegistered
 from perdure.dispatch.asking import Asking, Question
@@ -120,6 +120,8 @@ class QueryPlane:
         delivery = None if lease is None else await self._deliver(lease, worker)
         if lease is not None and request.is_gone:
             self._desk.give_back(lease)
+        if lease is None:
+            require_taking(worker, self._engine.rollouts.draining)
         if delivery is None:
             able = bool(worker.workflow_types)
             status = PollStatus.EMPTY if able else PollStatus.NO_WORKFLOW_CAPABILITY

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from perdure.core import limits
 from perdure.protocols.durable_workflow.activities import Activities
+from perdure.protocols.durable_workflow.build_ids import BuildIds
 from perdure.protocols.durable_workflow.cancelling import Cancelling
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
@@ -54,6 +55,7 @@ def routes(
     payloads: PayloadTransport,
     retention: SystemRetention,
     workers: Workers,
+    build_ids: BuildIds,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -118,12 +120,7 @@ def routes(
         Route("GET", "/api/worker-sessions", OPERATOR, watched, sessions.list_sessions),
         Route("GET", "/api/worker-sessions/{session_id}", OPERATOR, watched, sessions.show),
     ]
-    one = "/api/workers/{worker_id}"
-    table += [
-        Route("GET", "/api/workers", OPERATOR, workers.surface, workers.list_workers),
-        Route("GET", one, OPERATOR, workers.surface, workers.describe),
-        Route("DELETE", one, ADMIN, workers.surface, workers.remove),
-    ]
+    table += _fleet_routes(workers, build_ids)
     messages = f"{flow}/message-streams/{{stream_name}}/messages"
     append = message_streams.append
     table.append(Route("POST", messages, OPERATOR, message_streams.surface, append))
@@ -188,6 +185,20 @@ def routes(
     ):
         table.append(Route(method, path, WORKER, worker_surface, handler))
     return table
+
+
+def _fleet_routes(workers: Workers, build_ids: BuildIds) -> list[Route]:
+    one, builds = "/api/workers/{worker_id}", "/api/task-queues/{task_queue}/build-ids"
+    at = build_ids.surface
+    return [
+        Route("GET", "/api/workers", OPERATOR, workers.surface, workers.list_workers),
+        Route("GET", one, OPERATOR, workers.surface, workers.describe),
+        Route("DELETE", one, ADMIN, workers.surface, workers.remove),
+        Route("GET", builds, OPERATOR, at, build_ids.list_build_ids),
+        Route("POST", f"{builds}/drain", OPERATOR, at, build_ids.drain),
+        Route("POST", f"{builds}/resume", OPERATOR, at, build_ids.resume),
+        Route("POST", f"{builds}/promote", OPERATOR, at, build_ids.promote),
+    ]
 
 
 def _service_routes(services: Services) -> list[Route]:

@@ -5,7 +5,7 @@ from typing import Any
 from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.fleet.session import Outcome, Session, SessionStatus, refresh
-from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker import Worker, WorkerStatus
 from perdure.core.rejection import (
     Rejection,
     WorkerSessionNotFound,
@@ -197,7 +197,7 @@ class SessionPlane:
             "queue": session.queue,
             "status": session.status,
             "lease_owner": session.owner,
-            "holder": None if holder is None else _holder_view(holder, self._clock.now()),
+            "holder": None if holder is None else self._holder_view(holder),
             "lease_expires_at": instant.text(session.lease_expires_at),
             "ttl_expires_at": instant.text(session.ttl_expires_at),
             "closed_at": instant.text_or_none(session.closed_at),
@@ -209,12 +209,15 @@ class SessionPlane:
             "updated_at": instant.text(session.updated_at),
         }
 
-
-def _holder_view(worker: Worker, now: int) -> dict[str, Any]:
-    return {
-        "worker_id": worker.worker_id,
-        "task_queue": worker.queue,
-        "status": "active" if worker.is_active(now) else "stale",
-        "last_heartbeat_at": instant.text(worker.heartbeat_at),
-        "is_stale": worker.is_stale(now),
-    }
+    def _holder_view(self, worker: Worker) -> dict[str, Any]:
+        now = self._clock.now()
+        status = worker.status(now, self._engine.rollouts.draining)
+        if worker.deregistered_at is not None:
+            status = WorkerStatus.STALE
+        return {
+            "worker_id": worker.worker_id,
+            "task_queue": worker.queue,
+            "status": status,
+            "last_heartbeat_at": instant.text(worker.heartbeat_at),
+            "is_stale": worker.is_stale(now),
+        }

@@ -159,7 +159,7 @@ class WorkerPlane:
                 "task_queue": worker.queue,
                 "runtime": worker.runtime,
                 "build_id": worker.build_id,
-                "status": "active",
+                "status": worker.status(worker.heartbeat_at, self._engine.rollouts.draining),
                 "registration_token": worker.registration_token,
                 **self._rhythm(worker),
             },

@@ -31,14 +31,15 @@ class Workers:
         queue, wanted = request.query.get("task_queue"), _status(request.query)
         # Some may have registered at other nodes.
         await self._engine.refresh_workers()
-        now = self._clock.now()
+        await self._engine.refresh_rollouts()
+        now, draining = self._clock.now(), self._engine.rollouts.draining
         found = [
             (worker, status)
             for worker in self._engine.workers.values()
             if worker.namespace == request.namespace
             and worker.deregistered_at is None
             and (not queue or worker.queue == queue)
-            and _is_wanted(status := worker.status(now), wanted)
+            and _is_wanted(status := worker.status(now, draining), wanted)
         ]
         found.sort(key=lambda each: each[0].worker_id)
         most = limits.WORKERS_LISTED_MAX
@@ -58,8 +59,10 @@ class Workers:
             raise WorkerNotFound(
                 f"worker {worker_id[:255]} is not registered", worker_id=worker_id[:255]
             )
+        await self._engine.refresh_rollouts()
+        status = worker.status(self._clock.now(), self._engine.rollouts.draining)
         answer = {
-            **worker_view(worker, worker.status(self._clock.now())),
+            **worker_view(worker, status),
             "updated_at": instant.text(worker.heartbeat_at),
             "stale_after_seconds": worker.stale_after // limits.SECOND,
         }

@@ -252,6 +252,13 @@ class PostgresStore:
         found = await self._ask(_reading(wanted), *_range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, plain(row[0])) for row in found]
 
+    async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
+        found = await self._ask("find_kind", kind, limit)
+        return [
+            (RecordKey(kind, *map(plain, row[:2])), Record(row[4], row[3], version=row[2]))
+            for row in found
+        ]
+
     async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
         """The rows stay locked until the beat ends, so that no other node removes them, too."""
         await self._begin()

@@ -177,6 +177,10 @@ class SqliteStore:
         found = self._ask(_reading(wanted), _range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, row[0]) for row in found]
 
+    async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
+        found = self._ask("find_kind", (kind, limit))
+        return [(RecordKey(kind, *row[:2]), Record(row[3], row[2])) for row in found]
+
     async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
         return [rows.closed_of(row) for row in self._ask(_closing(wanted), _closed(wanted))]
 

@@ -97,6 +97,14 @@ select record.kind, record.namespace, record.key, record.version, record.due_at,
    and record.namespace = ids.namespace
    and record.key = ids.key
 
+-- name: find_kind
+-- Records of one kind, wherever they are.
+select namespace, key, version, due_at, data
+  from perdure.record
+ where kind = :kind::text
+ order by namespace, key
+ limit :most::bigint
+
 -- name: wait_for_records
 -- Stand in line for some records, in the one order in which everybody does.
 select record.key

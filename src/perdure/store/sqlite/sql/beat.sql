@@ -185,6 +185,14 @@ select due_at, data
    and namespace = :namespace
    and key = :key
 
+-- name: find_kind
+-- Records of one kind, wherever they are.
+select namespace, key, due_at, data
+  from record
+ where kind = :kind
+ order by namespace, key
+ limit :most
+
 -- name: put_record
 insert into record (kind, namespace, key, due_at, data)
 values (:kind, :namespace, :key, :due_at, :data)
