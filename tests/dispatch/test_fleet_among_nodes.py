@@ -32,3 +32,17 @@ def test_a_worker_is_seen_and_sent_away_at_another_node_than_its_own(postgres_ur
         assert await ids(one) == []
 
     played(postgres_url, story)
+
+
+def test_a_run_does_not_miss_a_worker_of_another_node(postgres_url: str) -> None:
+    """Whoever says that nobody is there has asked."""
+
+    async def story(one: Node, other: Node) -> None:
+        await prepare(one, other)
+        one.server.engine.workers.clear()
+
+        cause = (await get(one, "/workflows/order-1"))["next_cause"]
+
+        assert "staffing" not in cause
+
+    played(postgres_url, story)

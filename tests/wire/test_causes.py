@@ -163,3 +163,50 @@ def test_a_closed_run_waits_for_nothing(wire: Wire) -> None:
     wire.run_to(complete_workflow())
     told = wire.describe()
     assert (told["next_cause"], told["wait_kind"], told["wait_reason"]) == (None, None, None)
+
+
+# Who is missing -----------------------------------------------------------------------------------
+
+
+def missing(wire: Wire) -> tuple[str | None, str]:
+    cause = wire.describe()["next_cause"]
+    return cause.get("staffing"), cause["text"].partition("has taken it")[2]
+
+
+def test_a_task_that_nobody_can_have_says_why(wire: Wire) -> None:
+    """From a build that nobody has to a worker that could take it."""
+    wire.start(build_id="b1")
+    assert missing(wire) == ("nobody", ": none is registered for it")
+
+    wire.register("w2", supported_workflow_types=["Other"])
+    assert missing(wire)[0] == "nobody"
+
+    wire.register("w2")
+    assert missing(wire) == ("other_build", ": none that lives is of build b1")
+
+    wire.register("w1", build_id="b1")
+    assert missing(wire) == (None, "")
+
+    build = {"build_id": "b1"}
+    wire.control("POST", "/task-queues/q/build-ids/drain", build).ok()
+    assert missing(wire) == ("draining", ": all that could are draining")
+
+    wire.control("POST", "/task-queues/q/build-ids/resume", build).ok()
+    wire.advance(seconds=61)
+    assert missing(wire)[0] == "silent"
+
+
+def test_an_activity_that_nobody_can_have_says_why(wire: Wire) -> None:
+    wire.register()
+    wire.run_to(schedule_activity("paint"))
+
+    assert missing(wire) == ("nobody", ": none is registered for it")
+
+
+def test_a_standalone_activity_that_nobody_can_have_says_why(wire: Wire) -> None:
+    body = {"activity_id": "job", "activity_type": "paint", "task_queue": "q"}
+    wire.control("POST", "/activities", body).ok(201)
+
+    cause = wire.control("GET", "/activities/job").ok()["next_cause"]
+
+    assert cause["staffing"] == "nobody"

@@ -328,7 +328,7 @@ class Server:
                     worker,
                     queries,
                     updates,
-                    Activities(self.engine, ids, control_surface),
+                    Activities(self.engine, clock, ids, control_surface),
                     Redriving(self.engine, control_surface.of("redrive")),
                     Services(self.engine, clock, ids, self.update_waiters, control_surface),
                     sessions,

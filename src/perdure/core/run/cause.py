@@ -5,6 +5,8 @@ from typing import assert_never
 from msgspec import Struct, structs
 
 from perdure.core import instant
+from perdure.core.fleet.routing import plain_of_name
+from perdure.core.fleet.staffing import AwaitedTask, Staffing
 from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import (
     Activity,
@@ -23,6 +25,7 @@ from perdure.core.run.outside import Cancellation
 from perdure.core.run.push import ApprovalWait
 from perdure.core.run.state import Run, TaskKind, WorkflowTask
 from perdure.core.run.status import RunStatus
+from perdure.core.run.task import activity_place, task_name
 
 
 class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,14 +44,48 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     update_id: str | None = None
     request_id: str | None = None
     approval_id: str | None = None
+    staffing: Staffing | None = None
+    """What keeps workers from a task that is ready, if it is known and somebody is missing."""
 
 
-def next_cause(run: Run) -> Cause | None:
-    """Exactly one cause for an open run, none for a closed one."""
+def next_cause(run: Run, staffing: Staffing | None = None) -> Cause | None:
+    """Exactly one cause for an open run, none for a closed one.
+
+    `staffing` says who is there for the task that it waits for, if it does; see `awaited_task`.
+    """
     if run.is_closed:
         return None
     cause = _next_cause(run)
+    if staffing is not None and staffing is not Staffing.PRESENT:
+        cause = _missing(cause, run, staffing)
     return cause if run.cancellation is None else _until_closed(cause, run.cancellation)
+
+
+def awaited_task(run: Run) -> AwaitedTask | None:
+    """The ready task that an open run waits for somebody to take, if that is its cause."""
+    if run.is_closed or run.push is not None:
+        return None
+    mover = _mover(run)
+    if isinstance(mover, WorkflowTask) and mover.state is TaskState.READY:
+        kind, queue, type_name, name = "workflow", run.queue, run.workflow_type, task_name(run)
+    elif isinstance(mover, Activity) and mover.state is TaskState.READY:
+        kind, queue, type_name = "activity", mover.queue, mover.activity_type
+        name = plain_of_name(activity_place(run, mover)[1])
+    else:
+        return None
+    return AwaitedTask(kind, run.namespace, queue, type_name, name, run.build_id)
+
+
+def _missing(cause: Cause, run: Run, staffing: Staffing) -> Cause:
+    """Why nobody can have taken the task."""
+    told = {
+        Staffing.NOBODY: "none is registered for it",
+        Staffing.SILENT: "none that is registered for it was heard of lately",
+        Staffing.OTHER_BUILD: f"none that lives is of build {run.build_id}",
+        Staffing.UNABLE: "none that lives has the capabilities that it needs",
+        Staffing.DRAINING: "all that could are draining",
+    }
+    return structs.replace(cause, text=f"{cause.text}: {told[staffing]}", staffing=staffing)
 
 
 def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
@@ -65,16 +102,23 @@ def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
 def _next_cause(run: Run) -> Cause:
     if run.status is RunStatus.PAUSED and run.task is None:
         return Cause(kind="paused", text=_why_paused(run))
+    mover = _mover(run)
+    if mover is None:
+        return Cause(kind="signal", text="waits for a signal; nothing else is open")
+    if isinstance(mover, WorkflowTask):
+        return _task(run, mover)
+    return (_message(run, mover) if mover.sequence == run.wait else None) or _operation(mover)
+
+
+def _mover(run: Run) -> WorkflowTask | Operation | None:
+    """What moves the run next, if it is anything of its own."""
     if run.task is not None:
-        return _task(run, run.task)
+        return run.task
     if run.wait is not None and run.wait in run.operations:
-        wait = run.operations[run.wait]
-        return _message(run, wait) or _operation(wait)
+        return run.operations[run.wait]
     # What has an outcome already waits for the rest of its list; the rest is the cause.
     waiting = [operation for operation in run.operations.values() if _is_awaited(operation)]
-    if waiting:
-        return _operation(min(waiting, key=lambda o: (_comes_last(run, o), o.sequence)))
-    return Cause(kind="signal", text="waits for a signal; nothing else is open")
+    return min(waiting, key=lambda o: (_comes_last(run, o), o.sequence), default=None)
 
 
 def _why_paused(run: Run) -> str:
@@ -289,12 +333,11 @@ def _activity(activity: Activity) -> Cause:
         until = activity.available_at
     else:
         at = instant.text(activity.available_at)
+        of = "" if activity.session is None else f" of session {activity.session.session_id}"
         text = (
-            f"activity {activity.activity_type} is ready since {at}; no worker of queue "
+            f"activity {activity.activity_type}{of} is ready since {at}; no worker of queue "
             f"{activity.queue} has taken it"
         )
-        if activity.session is not None:
-            text += f"; it belongs to session {activity.session.session_id}"
         until = None
     return Cause(
         kind="activity",

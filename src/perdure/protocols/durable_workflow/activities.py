@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct
 
+from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
@@ -15,6 +16,7 @@ from perdure.core.run.standalone import ActivityRequest
 from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.engine.beat import Engine
+from perdure.engine.staffing import staffing_for
 from perdure.engine.standalone import ActivityStart, StartActivity
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import views
@@ -70,8 +72,11 @@ _REFUSED = (
 class Activities:
     """Handlers of `/api/activities…`."""
 
-    def __init__(self, engine: Engine, ids: IdSource, surface: ControlSurface) -> None:
+    def __init__(
+        self, engine: Engine, clock: Clock, ids: IdSource, surface: ControlSurface
+    ) -> None:
         self._engine = engine
+        self._clock = clock
         self._ids = ids
         self.surface = surface
 
@@ -139,11 +144,12 @@ class Activities:
         events = await self._engine.store.read_history(
             run.run_id, after, limits.ATTEMPT_EVENTS_SHOWN_MAX
         )
+        staffing = await staffing_for(self._engine, run, self._clock.now())
         answer = {
             **_view(run),
             "run_number": run.run_number,
             "compatibility": run.build_id,
-            **views.waiting(run),
+            **views.waiting(run, staffing),
             **_attempts(run, events),
             **views.failure(run),
             "result": _result(run, events),

@@ -32,6 +32,7 @@ from perdure.engine.control import (
     StartWorkflow,
     TerminateRun,
 )
+from perdure.engine.staffing import staffing_for
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import (
@@ -211,7 +212,10 @@ class ControlPlane:
     async def _described(
         self, request: Request, operation: str, run: Run, siblings: list[Run]
     ) -> Response:
-        view = await views.description(self._engine.store, run, siblings, can_query=self._can_query)
+        staffing = await staffing_for(self._engine, run, self._clock.now())
+        view = await views.description(
+            self._engine.store, run, siblings, staffing=staffing, can_query=self._can_query
+        )
         return self.surfaces[operation].answer(request, 200, view)
 
     async def list_runs(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import instant
+from perdure.core.fleet.staffing import Staffing
 from perdure.core.rejection import Rejection
 from perdure.core.run.cause import next_cause
 from perdure.core.run.redrive import require_failed
@@ -60,9 +61,9 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def waiting(run: Run) -> dict[str, Any]:
+def waiting(run: Run, staffing: Staffing | None) -> dict[str, Any]:
     """What an open run waits for, in words and as a typed member."""
-    cause = next_cause(run)
+    cause = next_cause(run, staffing)
     if cause is None:
         return {"wait_kind": None, "wait_reason": None, "next_cause": None}
     member = msgspec.to_builtins(cause)
@@ -76,7 +77,12 @@ def waiting(run: Run) -> dict[str, Any]:
 
 
 async def description(
-    store: Store, run: Run, siblings: Sequence[Run], *, can_query: Callable[[Run], bool]
+    store: Store,
+    run: Run,
+    siblings: Sequence[Run],
+    *,
+    staffing: Staffing | None,
+    can_query: Callable[[Run], bool],
 ) -> dict[str, Any]:
     """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
     is_current = siblings[-1].run_id == run.run_id
@@ -97,7 +103,7 @@ async def description(
         "redriven_from_run_id": run.redriven_from_run_id,
         "open_update_count": run.updates_open,
         "cancellation": _cancellation(run),
-        **waiting(run),
+        **waiting(run, staffing),
         "actions": {
             "can_signal": is_open and run.hosted is None,
             "can_query": is_current and can_query(run),

@@ -1,0 +1,22 @@
+"""Who is there for the task that a run waits for, as far as the fleet is known."""
+
+from perdure.core.fleet.staffing import Staffing, staffing_of
+from perdure.core.run.cause import awaited_task
+from perdure.core.run.state import Run
+from perdure.engine.beat import Engine
+
+
+async def staffing_for(engine: Engine, run: Run, now: int) -> Staffing | None:
+    """None if the run waits for something else.
+
+    Before anybody is told that somebody is missing, the other nodes' workers are looked up.
+    """
+    task = awaited_task(run)
+    if task is None:
+        return None
+    found = staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
+    if found is Staffing.PRESENT or not engine.store.is_shared:
+        return found
+    await engine.refresh_workers()
+    await engine.refresh_rollouts()
+    return staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
