@@ -134,6 +134,12 @@ def test_the_exceptions_exist() -> None:
         ("find_closed", "run_closed_idx"),
         ("find_closed_pushed", "run_push_closed_idx"),
         ("find_receipts_left", "receipt_run_idx"),
+        ("read_queues", "ready_queue_idx"),
+        ("read_backlog", "ready_queue_idx"),
+        ("count_leased_runs", "run_task_owner_idx"),
+        ("count_leased_operations", "operation_lease_owner_idx"),
+        ("read_leased_runs", "run_task_owner_idx"),
+        ("read_leased_operations", "operation_lease_owner_idx"),
     ],
 )
 def test_a_hot_query_rides_its_index(database: apsw.Connection, name: str, index: str) -> None:

@@ -57,6 +57,7 @@ ON_BOTH_STORES = {
     "test_streams",
     "test_sticky",
     "test_task_history",
+    "test_task_queues",
     "test_tracing",
     "test_updates",
     "test_upgrades",

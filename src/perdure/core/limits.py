@@ -63,6 +63,14 @@ WORKERS_LISTED_MAX = 1_000
 ROLLOUT_QUEUES_MAX = 10_000
 ROLLOUT_BUILDS_MAX = 1_000
 BUILD_IDS_LISTED_MAX = 1_000
+TASK_QUEUES_LISTED_MAX = 200
+READY_COUNTED_MAX = 10_000
+READY_COUNTED_LISTED_MAX = 1_000
+"""How far ready tasks are counted for one queue, and for each of many."""
+LEASES_COUNTED_MAX = 10_000
+LEASES_LISTED_MAX = 200
+PRIORITIES = range(10)
+"""Every priority that a run may have; the lowest number comes first."""
 
 # Allowances of queues.
 ALLOWED_LEASES_MAX = 1_000

@@ -94,6 +94,15 @@ class QueryDesk:
     def parked_count(self) -> int:
         return self._parked_count
 
+    @property
+    def pending_max(self) -> int:
+        """How many queries may wait on a queue."""
+        return self._rules.pending_max
+
+    def pending_count(self, key: QueueName) -> int:
+        """How many that were asked at this node wait on a queue."""
+        return self._book.pending_count(key)
+
     # Asking --------------------------------------------------------------------------------------
 
     async def ask(self, asked: AskedQuery, watch: Watch) -> QueryAnswer:

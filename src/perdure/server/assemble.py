@@ -61,6 +61,7 @@ from perdure.protocols.durable_workflow.surfaces import (
     WorkerSurface,
     translate,
 )
+from perdure.protocols.durable_workflow.task_queues import TaskQueues
 from perdure.protocols.durable_workflow.transport import (
     PayloadSurface,
     PayloadTransport,
@@ -343,6 +344,7 @@ class Server:
                     ),
                     Workers(self.engine, clock, control_surface, settings.cadence),
                     BuildIds(self.engine, clock, control_surface, settings.cadence),
+                    TaskQueues(self.engine, self.desk, clock, control_surface, settings.cadence),
                     worker_surface,
                     discovery_surface,
                 )

@@ -334,6 +334,24 @@ class PushedCursor(NamedTuple):
     place: str | int | None = None
 
 
+class Backlog(NamedTuple):
+    """Ready tasks of one kind on one queue."""
+
+    queue: str
+    kind: str
+    number: int
+    """As far as they were counted."""
+    oldest_at: int | None
+
+
+class LeaseCount(NamedTuple):
+    """How many tasks a worker holds."""
+
+    owner: str
+    is_activity: bool
+    number: int
+
+
 class Store(Protocol):
     """Loading and committing for the beat; reading for everybody else."""
 
@@ -434,6 +452,28 @@ class Store(Protocol):
         self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
     ) -> list[tuple[int, bytes]]:
         """Offsets and items from `first` on and before `until`, within two bounds; one at least."""
+        ...
+
+    async def read_queues(self, namespace: str, kinds: Collection[str], limit: int) -> list[str]:
+        """Queues that have ready tasks of some kinds, by name."""
+        ...
+
+    async def read_backlog(
+        self, namespace: str, queues: Collection[str], kinds: Collection[str], limit: int
+    ) -> list[Backlog]:
+        """Ready tasks of some queues, each kind counted up to a limit."""
+        ...
+
+    async def count_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[LeaseCount]:
+        """What some workers hold, tasks of each sort counted up to a limit."""
+        ...
+
+    async def read_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[tuple[Run, int]]:
+        """Some of it: runs, each with the place of a leased task and what stands there."""
         ...
 
     async def read_payload(self, key: PayloadKey) -> bytes | None: ...

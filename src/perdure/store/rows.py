@@ -1,6 +1,7 @@
 """Runs, operations and signals as bytes and back. The form is positional and only grows."""
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from perdure.core.run.operation import Activity, Operation
 from perdure.core.run.state import ROW_FIELDS, STATE_FIELDS, TASK_KINDS, WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import activity_place, task_name
-from perdure.store.interface import Receipt, RecordKey, Remains, RunRow
+from perdure.store.interface import LeaseCount, Receipt, RecordKey, Remains, RunRow
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode
@@ -143,6 +144,27 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
         kind, name = activity_place(run, activity)
         what = (activity.queue, kind, name, run.priority, activity.available_at)
     return (run.run_id, place, run.namespace, *what)
+
+
+def lease_counts(
+    runs: Sequence[tuple[Any, ...]], operations: Sequence[tuple[Any, ...]]
+) -> list[LeaseCount]:
+    """Owners, each with how many workflow tasks and how many activities it holds."""
+    counted = [LeaseCount(owner, is_activity=False, number=number) for owner, number in runs]
+    counted += [LeaseCount(owner, is_activity=True, number=number) for owner, number in operations]
+    return counted
+
+
+def leases_of(
+    runs: Sequence[tuple[Any, ...]], operations: Sequence[tuple[Any, ...]]
+) -> list[tuple[Run, int]]:
+    """Leased tasks: runs by their columns, and with a sequence and an operation behind them."""
+    held = [(run_of(row), WORKFLOW_TASK) for row in runs]
+    for *row, sequence, data in operations:
+        run = run_of(tuple(row))
+        run.operations[sequence] = operation_of(data)
+        held.append((run, sequence))
+    return held
 
 
 def due_of(kind: str, target: str) -> str | RecordKey:

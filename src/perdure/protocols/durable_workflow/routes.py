@@ -21,6 +21,7 @@ from perdure.protocols.durable_workflow.surfaces import (
     DiscoverySurface,
     WorkerSurface,
 )
+from perdure.protocols.durable_workflow.task_queues import TaskQueues
 from perdure.protocols.durable_workflow.transport import (
     FETCH_PATH,
     UPLOAD_PATH,
@@ -56,6 +57,7 @@ def routes(
     retention: SystemRetention,
     workers: Workers,
     build_ids: BuildIds,
+    task_queues: TaskQueues,
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
@@ -120,7 +122,7 @@ def routes(
         Route("GET", "/api/worker-sessions", OPERATOR, watched, sessions.list_sessions),
         Route("GET", "/api/worker-sessions/{session_id}", OPERATOR, watched, sessions.show),
     ]
-    table += _fleet_routes(workers, build_ids)
+    table += _fleet_routes(workers, build_ids, task_queues)
     messages = f"{flow}/message-streams/{{stream_name}}/messages"
     append = message_streams.append
     table.append(Route("POST", messages, OPERATOR, message_streams.surface, append))
@@ -187,13 +189,15 @@ def routes(
     return table
 
 
-def _fleet_routes(workers: Workers, build_ids: BuildIds) -> list[Route]:
-    one, builds = "/api/workers/{worker_id}", "/api/task-queues/{task_queue}/build-ids"
-    at = build_ids.surface
+def _fleet_routes(workers: Workers, build_ids: BuildIds, queues: TaskQueues) -> list[Route]:
+    one, queue = "/api/workers/{worker_id}", "/api/task-queues/{task_queue}"
+    builds, at = f"{queue}/build-ids", build_ids.surface
     return [
         Route("GET", "/api/workers", OPERATOR, workers.surface, workers.list_workers),
         Route("GET", one, OPERATOR, workers.surface, workers.describe),
         Route("DELETE", one, ADMIN, workers.surface, workers.remove),
+        Route("GET", "/api/task-queues", OPERATOR, queues.surface, queues.list_queues),
+        Route("GET", queue, OPERATOR, queues.surface, queues.describe),
         Route("GET", builds, OPERATOR, at, build_ids.list_build_ids),
         Route("POST", f"{builds}/drain", OPERATOR, at, build_ids.drain),
         Route("POST", f"{builds}/resume", OPERATOR, at, build_ids.resume),

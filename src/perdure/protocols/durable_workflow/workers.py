@@ -99,7 +99,7 @@ def worker_view(worker: Worker, status: WorkerStatus) -> dict[str, Any]:
         "max_concurrent_workflow_tasks": worker.workflow_slots,
         "max_concurrent_activity_tasks": worker.activity_slots,
         "max_concurrent_worker_sessions": worker.session_slots,
-        "task_slots": _slots(worker),
+        "task_slots": slots_view(worker),
         "process_metrics": worker.process_metrics,
         "heartbeat_interval_seconds": worker.heartbeat_interval_seconds,
         "last_heartbeat_at": instant.text(worker.heartbeat_at),
@@ -107,7 +107,7 @@ def worker_view(worker: Worker, status: WorkerStatus) -> dict[str, Any]:
     }
 
 
-def _slots(worker: Worker) -> dict[str, int | None]:
+def slots_view(worker: Worker) -> dict[str, int | None]:
     """What the worker says that it can take, never more than all that it has."""
     told = msgspec.convert(worker.task_slots, TaskSlots, strict=False)
     view: dict[str, int | None] = {}

@@ -14,16 +14,18 @@ import asyncpg
 
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
-from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX, SECOND
+from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX, SECOND
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
     LAST_CHARACTER,
+    Backlog,
     Changes,
     ClosedFilter,
     Conflict,
     Instance,
+    LeaseCount,
     LeasedTask,
     ListCursor,
     LoosePayloads,
@@ -514,6 +516,39 @@ class PostgresStore:
     ) -> list[tuple[int, bytes]]:
         found = await self._read("read_items", *key, first, until, limit, bytes_max)
         return [(row[0], row[1]) for row in found]
+
+    async def read_queues(self, namespace: str, kinds: Collection[str], limit: int) -> list[str]:
+        found = await self._read("read_queues", namespace, limit, list(kinds))
+        return [plain(row[0]) for row in found]
+
+    async def read_backlog(
+        self, namespace: str, queues: Collection[str], kinds: Collection[str], limit: int
+    ) -> list[Backlog]:
+        values = (list(queues), list(kinds), namespace, limit, list(PRIORITIES))
+        found = await self._read("read_backlog", *values)
+        return [Backlog(plain(row[0]), row[1], row[2], row[3]) for row in found]
+
+    async def count_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[LeaseCount]:
+        values = (list(owners), namespace, limit)
+        runs = await self._read("count_leased_runs", *values)
+        operations = await self._read("count_leased_operations", *values)
+        return rows.lease_counts(
+            [(plain(row[0]), row[1]) for row in runs],
+            [(plain(row[0]), row[1]) for row in operations],
+        )
+
+    async def read_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[tuple[Run, int]]:
+        values = (list(owners), namespace, limit)
+        runs = await self._read("read_leased_runs", *values)
+        operations = await self._read("read_leased_operations", *values)
+        return rows.leases_of(
+            [_plainly(row) for row in runs],
+            [(*_plainly(row), row[12], row[13]) for row in operations],
+        )
 
     async def read_payload(self, key: PayloadKey) -> bytes | None:
         found = await self._read("read_payload", *key)

@@ -17,16 +17,18 @@ import apsw
 import msgspec
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.limits import RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
 from perdure.store.interface import (
     LAST_CHARACTER,
+    Backlog,
     Changes,
     ClosedFilter,
     Instance,
+    LeaseCount,
     LeasedTask,
     ListCursor,
     LoosePayloads,
@@ -360,6 +362,35 @@ class SqliteStore:
         except apsw.Error as error:
             raise unavailable(error) from error
         return page
+
+    async def read_queues(self, namespace: str, kinds: Collection[str], limit: int) -> list[str]:
+        found = await self._read_bulk("read_queues", (namespace, limit, _array(kinds)))
+        return [row[0] for row in found]
+
+    async def read_backlog(
+        self, namespace: str, queues: Collection[str], kinds: Collection[str], limit: int
+    ) -> list[Backlog]:
+        named, sorts = list(queues), list(kinds)
+        priorities = msgspec.json.encode(list(PRIORITIES)).decode()
+        values = (namespace, limit, priorities, _array(named), _array(sorts))
+        found = await self._read_bulk("read_backlog", values)
+        return [Backlog(named[row[0]], sorts[row[1]], *row[2:]) for row in found]
+
+    async def count_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[LeaseCount]:
+        values = (_array(owners), namespace, limit)
+        runs = await self._read_bulk("count_leased_runs", values)
+        operations = await self._read_bulk("count_leased_operations", values)
+        return rows.lease_counts(runs, operations)
+
+    async def read_leases(
+        self, namespace: str, owners: Collection[str], limit: int
+    ) -> list[tuple[Run, int]]:
+        values = (_array(owners), namespace, limit)
+        runs = await self._read_bulk("read_leased_runs", values)
+        operations = await self._read_bulk("read_leased_operations", values)
+        return rows.leases_of(runs, operations)
 
     async def read_payload(self, key: PayloadKey) -> bytes | None:
         found = await self._read_bulk("read_payload", key)
