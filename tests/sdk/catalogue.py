@@ -145,6 +145,11 @@ CASES = (
     Case("signal-closed-run", "a closed run takes no signal"),
     # 16 · routing
     Case("routing", "an activity and a child run on another queue's worker"),
+    # 16a · the fleet
+    Case("fleet-workers", "operators see workers, and send one away"),
+    Case("fleet-drain", "a drained worker finishes what it has, and goes on when resumed"),
+    Case("fleet-promote", "new starts go to the promoted build, old runs stay with theirs"),
+    Case("fleet-queues", "operators see what waits on a queue, and who holds what"),
     # 17 · time limits of runs
     Case("run-timeout", "a run that takes too long is closed as failed"),
     Case("execution-timeout", "a chain that takes too long is closed as failed"),

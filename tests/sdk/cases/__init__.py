@@ -3,6 +3,7 @@
 from tests.sdk.cases import (
     cancellation,
     client,
+    fleet,
     freight,
     local,
     messages,
@@ -28,6 +29,7 @@ __all__ = [
     "Declared",
     "cancellation",
     "client",
+    "fleet",
     "freight",
     "local",
     "messages",
