@@ -86,6 +86,58 @@ def test_a_node_that_begins_later_knows(migrated_url: str) -> None:
     play(migrated_url, story, hints="off")
 
 
+def test_a_task_that_is_ready_is_not_given_to_a_drained_build(migrated_url: str) -> None:
+    """Whichever way a poll takes into the yard."""
+
+    async def story(one: Node, two: Node) -> None:
+        await one.register(build_id="b1")
+        await one.register("w2")
+        await one.play(DrainBuild(B1))
+        run_id = await one.start()
+
+        for poll_id in (None, "p1"):
+            poll = one.poll_as(poll_id, seconds=0)
+            await refused(asyncio.ensure_future(poll))
+
+        assert (await one.take("w2")).run_id == run_id
+
+    play(migrated_url, story)
+
+
+def test_who_cannot_hear_looks_every_time(migrated_url: str) -> None:
+    async def story(one: Node, two: Node) -> None:
+        for number in range(3):
+            cohort = Cohort(NAMESPACE, QUEUE, f"b{number}")
+            await one.play(DrainBuild(cohort))
+            await two.look()
+            assert cohort in two.engine.rollouts.draining
+
+    play(migrated_url, story, hints="off")
+
+
+def test_who_may_have_missed_something_looks(migrated_url: str) -> None:
+    """As after its connection broke; else a look at rollouts is only now and then."""
+
+    async def story(one: Node, two: Node) -> None:
+        await two.look()
+        assert two.server.neighbours is not None
+
+        async def deaf() -> None:
+            """Somebody told, and nobody heard."""
+
+        two.server.neighbours.hints._refresh_rollouts = deaf
+        await one.play(DrainBuild(B1))
+        await two.look()
+        assert not two.engine.rollouts.draining
+
+        two.lookout.look_soon()
+        await two.look()
+
+        assert two.engine.rollouts.draining == {B1}
+
+    play(migrated_url, story)
+
+
 @pytest.mark.parametrize("near", [True, False], ids=["near", "far"])
 def test_a_lent_poll_of_a_drained_build_is_not_used(migrated_url: str, *, near: bool) -> None:
     async def story(one: Node, two: Node) -> None:
@@ -138,8 +190,8 @@ def test_a_poll_in_the_hands_of_a_beat_is_let_go_when_it_comes_back(migrated_url
 
         one.server.yard.restore(reserved)
 
-        await refused(poll)
         assert one.server.yard.count == 0
+        await refused(poll)
 
     play(migrated_url, story)
 

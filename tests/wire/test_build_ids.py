@@ -186,9 +186,9 @@ def test_a_parked_poll_is_told_at_once_and_gets_nothing(wire: Wire, kind: str) -
 
     drain(wire)
 
+    assert wire.server.yard.count == 1
     is_draining(waiting.answer())
     assert other.is_waiting
-    assert wire.server.yard.count == 1
 
 
 def test_a_parked_query_poll_is_told_at_once(wire: Wire) -> None:
@@ -197,8 +197,21 @@ def test_a_parked_query_poll_is_told_at_once(wire: Wire) -> None:
 
     drain(wire)
 
-    is_draining(waiting.answer())
     assert wire.server.desk.parked_count == 0
+    is_draining(waiting.answer())
+
+
+def test_a_query_that_waits_is_not_given_to_a_drained_build(wire: Wire) -> None:
+    wire.register(build_id="b1", capabilities=["query_tasks"])
+    wire.start()
+    asked = ask(wire)
+    drain(wire)
+
+    is_draining(try_poll(wire, "query"))
+
+    resume(wire)
+    report_query(wire, wire.take("query"), "complete", result=7).ok()
+    assert asked.answer().ok()["result"] == 7
 
 
 def test_what_was_leased_is_finished_and_nothing_new_is_given(wire: Wire) -> None:

@@ -342,6 +342,8 @@ def test_a_namespace_is_a_wall(wire: Wire) -> None:
     wire.register()
     wire.start()
     wire.take()
+    wire.run_to(schedule_activity(), workflow_id="order-2")
+    wire.take("activity")
     wire.start("waiting")
     drain(wire, "b1")
 
@@ -350,3 +352,12 @@ def test_a_namespace_is_a_wall(wire: Wire) -> None:
     assert body["stats"] == NOTHING
     assert body["pollers"] == body["current_leases"] == []
     assert wire.control("GET", "/task-queues", headers=other).ok()["task_queues"] == []
+
+    # A worker of the same name there holds nothing of what the one here does.
+    worker = {"worker_id": "w1", "task_queue": "q", "runtime": "python"}
+    wire.worker("/register", worker, headers=other).ok(201)
+    body = wire.control("GET", "/task-queues/q", headers=other).ok()
+    assert [poller["worker_id"] for poller in body["pollers"]] == ["w1"]
+    assert body["current_leases"] == []
+    for kind in ("workflow_tasks", "activity_tasks"):
+        assert body["stats"][kind] == NOTHING[kind]
