@@ -235,6 +235,7 @@ def test_a_connection_is_closed_after_its_last_answer(floor: Floor, opening: byt
         b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         b"POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\na",
         b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"CONNECT example.test:443 HTTP/1.1\r\nHost: example.test:443\r\n\r\n",
     ],
     ids=lambda garbage: garbage[:12].decode("latin-1").encode("unicode_escape").decode(),
 )

@@ -225,6 +225,8 @@ class HttpProtocol(asyncio.Protocol):
         except httptools.HttpParserUpgrade as upgrade:
             if self._request is not None and self._request.is_upgrade:
                 self._keep_early(data[upgrade.args[0] :])
+            elif self._parser.get_method() == b"CONNECT":
+                self._refuse_stream(400, "malformed_http", "this is no proxy")
             elif not self._deaf:
                 head = self._head_without_offer()
                 self._parser = httptools.HttpRequestParser(self)
