@@ -9,6 +9,7 @@ from perdure.core.fleet.allowance import (
     Hold,
     Ledger,
     Quota,
+    Scope,
     let_through,
     room,
     why_shut,
@@ -16,7 +17,9 @@ from perdure.core.fleet.allowance import (
 )
 
 NOW = 7 * MINUTE + 1
-QUOTA = Quota(key="activity/queue/q", name="queue q", leases_max=2, dispatches_max=3)
+QUOTA = Quota(
+    scope=Scope.QUEUE, key="activity/queue/q", name="queue q", leases_max=2, dispatches_max=3
+)
 A, B, C = Hold("a", 1), Hold("b", 1), Hold("c", 0)
 
 
@@ -81,7 +84,7 @@ def test_each_member_is_found_for_itself_and_a_word_may_be_that_there_is_no_limi
 
 
 def test_a_gate_has_room_until_as_many_are_held() -> None:
-    quota = Quota(key="k", name="queue q", leases_max=2)
+    quota = Quota(scope=Scope.QUEUE, key="k", name="queue q", leases_max=2)
     ledger = let_through(quota, Ledger(), NOW, A)
     assert room(quota, ledger, NOW) == 1
     ledger = let_through(quota, ledger, NOW, B)
@@ -92,14 +95,14 @@ def test_a_gate_has_room_until_as_many_are_held() -> None:
 
 
 def test_a_task_that_is_leased_again_is_held_once() -> None:
-    quota = Quota(key="k", name="queue q", leases_max=2)
+    quota = Quota(scope=Scope.QUEUE, key="k", name="queue q", leases_max=2)
     ledger = let_through(quota, let_through(quota, Ledger(), NOW, A), NOW, A)
     assert ledger.holds == (A,)
     assert ledger.count == 2, "it was dispatched twice"
 
 
 def test_what_was_dispatched_counts_until_the_minute_is_over() -> None:
-    quota = Quota(key="k", name="group bank", dispatches_max=2)
+    quota = Quota(scope=Scope.QUEUE, key="k", name="group bank", dispatches_max=2)
     ledger = Ledger()
     for hold in (A, B):
         ledger = let_through(quota, ledger, NOW, hold)
@@ -120,7 +123,7 @@ def test_the_tighter_bound_of_a_gate_counts() -> None:
 
 
 def test_a_limit_that_was_lowered_lets_nobody_through_until_enough_have_ended() -> None:
-    lower = Quota(key="k", name="queue q", leases_max=1)
+    lower = Quota(scope=Scope.QUEUE, key="k", name="queue q", leases_max=1)
     assert room(lower, Ledger(holds=(A, B)), NOW) == 0
     assert room(lower, Ledger(holds=(A,)), NOW) == 0
     assert room(lower, Ledger(), NOW) == 1

@@ -314,3 +314,69 @@ def test_a_new_minute_does_not_end_leases(limited: MakeWire) -> None:
     waiting = park(wire)
     finish(wire, first)
     given(waiting)
+
+
+# What operators see -------------------------------------------------------------------------------
+
+
+def test_a_run_whose_queue_is_at_its_limit_says_so(limited: MakeWire) -> None:
+    wire = limited(activity=Allowance(leases_per_queue=1))
+    make_activities(wire, 2)
+    wire.register()
+    first = wire.take("activity")
+    waiting = park(wire)
+    wire.until(lambda: bool(wire.server.yard.shut))
+
+    (other,) = {"order-0", "order-1"} - {first["workflow_id"]}
+    told = wire.describe(other)
+    assert told["wait_reason"].endswith("no more may be leased from the queue now")
+    assert told["next_cause"]["staffing"] == "throttled"
+    finish(wire, first)
+    assert given(waiting)["workflow_id"] == other
+    assert "staffing" not in wire.describe(other)["next_cause"]
+
+
+def test_a_queue_shows_its_limits_and_what_is_used(limited: MakeWire) -> None:
+    bank = Allowance(
+        leases_per_queue=2,
+        leases_per_namespace=50,
+        dispatches_per_queue=10,
+        dispatches_per_namespace=100,
+        group="bank",
+        dispatches_per_group=5,
+    )
+    wire = limited({"q": {"activity": bank}})
+    make_activities(wire, 3)
+    wire.register()
+
+    def admission(kind: str = "activity") -> Json:
+        queue = wire.control("GET", "/task-queues/q").ok()
+        (listed,) = wire.control("GET", "/task-queues").ok()["task_queues"]
+        assert listed["admission"] == queue["admission"]
+        told = queue["admission"][f"{kind}_tasks"]
+        assert isinstance(told, dict)
+        return {name: told[name] for name in told if "server" in name or name == "status"}
+
+    unlimited = {"status": "accepting"}
+    assert admission("workflow") == unlimited
+    for used, status in ((0, "accepting"), (1, "accepting"), (2, "throttled")):
+        assert admission() == {
+            "status": status,
+            "server_max_active_leases_per_queue": 2,
+            "server_active_lease_count": used,
+            "server_remaining_active_lease_capacity": 2 - used,
+            "server_max_active_leases_per_namespace": 50,
+            "server_max_dispatches_per_minute": 10,
+            "server_dispatch_count_this_minute": used,
+            "server_remaining_dispatch_capacity": 10 - used,
+            "server_max_dispatches_per_minute_per_namespace": 100,
+            "server_namespace_dispatch_count_this_minute": used,
+            "server_remaining_namespace_dispatch_capacity": 100 - used,
+            "server_dispatch_budget_group": "bank",
+            "server_max_dispatches_per_minute_per_budget_group": 5,
+            "server_budget_group_dispatch_count_this_minute": used,
+            "server_remaining_budget_group_dispatch_capacity": 5 - used,
+        }
+        if used < 2:
+            wire.take("activity")
+    assert admission("workflow") == unlimited

@@ -21,21 +21,17 @@ class ShutQueues:
     """Knows which queues are shut, on this node and as far as it has looked."""
 
     def __init__(self, yard: PollerYard) -> None:
-        self._shut: dict[QueueKey, str] = {}
+        self.queues: dict[QueueKey, str] = {}
         self._waiting: dict[QueueKey, asyncio.Event] = {}
         # Runs whose change may open a queue, and which.
         self.behind: dict[str, set[QueueKey]] = {}
         self._told: dict[QueueKey, frozenset[str]] = {}
         self._on_minute: Callable[[str], None] = lambda namespace: None
-        yard.shut = self._shut
+        yard.shut = self.queues
 
     def also_tell(self, on_minute: Callable[[str], None]) -> None:
         """Say who else waits for a new minute in a namespace."""
         self._on_minute = on_minute
-
-    def why(self, key: QueueKey) -> str | None:
-        """Why nothing is leased from a queue, in words."""
-        return self._shut.get(key)
 
     def learn(self, key: QueueKey, reply: Reply) -> None:
         """Take in what a look at a queue found."""
@@ -49,14 +45,14 @@ class ShutQueues:
 
     def _note(self, key: QueueKey, shut: Shut) -> None:
         self._open(key)
-        self._shut[key] = shut.why
+        self.queues[key] = shut.why
         self._waiting[key] = asyncio.Event()
         self._told[key] = shut.behind
         for run_id in shut.behind:
             self.behind.setdefault(run_id, set()).add(key)
 
     def _open(self, key: QueueKey) -> None:
-        self._shut.pop(key, None)
+        self.queues.pop(key, None)
         self._wake(key)
         for run_id in self._told.pop(key, ()):
             queues = self.behind.get(run_id, set())

@@ -7,7 +7,7 @@ pollers · 5 commit once · 6 answer, hand over, wake. Nothing is answered befor
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from perdure.clock import Clock
@@ -115,6 +115,8 @@ class Engine:
         self._herald = herald
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rollouts = Rollouts()
+        # Queues from which a look found that no more may be leased, and why.
+        self.shut: Mapping[QueueKey, str] = {}
         self._clock = clock
         self._ids = ids
         self._matcher = matcher

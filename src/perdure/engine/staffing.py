@@ -4,6 +4,7 @@ from perdure.core.fleet.staffing import Staffing, staffing_of
 from perdure.core.run.cause import awaited_task
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
+from perdure.store.interface import QueueKey
 
 
 async def staffing_for(engine: Engine, run: Run, now: int) -> Staffing | None:
@@ -15,8 +16,9 @@ async def staffing_for(engine: Engine, run: Run, now: int) -> Staffing | None:
     if task is None:
         return None
     found = staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
-    if found is Staffing.PRESENT or not engine.store.is_shared:
-        return found
-    await engine.refresh_workers()
-    await engine.refresh_rollouts()
-    return staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
+    if found is not Staffing.PRESENT and engine.store.is_shared:
+        await engine.refresh_workers()
+        await engine.refresh_rollouts()
+        found = staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
+    is_shut = QueueKey(task.namespace, task.queue, task.kind) in engine.shut
+    return Staffing.THROTTLED if is_shut and found is Staffing.PRESENT else found

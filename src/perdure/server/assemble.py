@@ -164,6 +164,7 @@ class Server:
             herald=None if self.neighbours is None else self.neighbours.hints,
         )
         self.shut_queues = ShutQueues(self.yard)
+        self.engine.shut = self.shut_queues.queues
         self.polling = Polling(self.engine, self.yard, granting, yards, self.shut_queues)
         self.runners.connect(self.polling.look)
         self.invoker = Invoker(self.engine, clock, self.runners, timeout=PASS_TIMEOUT)
@@ -344,7 +345,9 @@ class Server:
                     ),
                     Workers(self.engine, clock, control_surface, settings.cadence),
                     BuildIds(self.engine, clock, control_surface, settings.cadence),
-                    TaskQueues(self.engine, self.desk, clock, control_surface, settings.cadence),
+                    TaskQueues(
+                        self.engine, self.desk, granting, clock, control_surface, settings.cadence
+                    ),
                     worker_surface,
                     discovery_surface,
                 )

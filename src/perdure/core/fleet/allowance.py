@@ -6,6 +6,7 @@ room. A ledger says what was used of a quota.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
 from typing import NamedTuple
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -33,9 +34,18 @@ class Allowance(Struct, frozen=True, kw_only=True):
     group: str | UnsetType | None = UNSET
 
 
+class Scope(StrEnum):
+    """What a quota counts together."""
+
+    QUEUE = "queue"
+    NAMESPACE = "namespace"
+    GROUP = "group"
+
+
 class Quota(Struct, frozen=True, kw_only=True):
     """One bound, and what it counts. Queues with one key share a ledger."""
 
+    scope: Scope
     key: str
     name: str
     leases_max: int | None = None
@@ -93,12 +103,14 @@ class Allowances:
         merged = _merge([*said, self._everywhere.get(counted)])
         quotas = [
             Quota(
+                scope=Scope.QUEUE,
                 key=f"{counted}/queue/{queue}",
                 name=f"queue {queue}",
                 leases_max=_number(merged.leases_per_queue),
                 dispatches_max=_number(merged.dispatches_per_queue),
             ),
             Quota(
+                scope=Scope.NAMESPACE,
                 key=f"{counted}/namespace",
                 name=f"namespace {namespace}",
                 leases_max=_number(merged.leases_per_namespace),
@@ -108,6 +120,7 @@ class Allowances:
         if isinstance(merged.group, str):
             quotas.append(
                 Quota(
+                    scope=Scope.GROUP,
                     key=f"{counted}/group/{merged.group}",
                     name=f"group {merged.group}",
                     dispatches_max=_number(merged.dispatches_per_group),

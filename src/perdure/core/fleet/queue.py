@@ -14,6 +14,7 @@ KINDS = {"workflow": "workflow", "activity": "activity", "session": "activity"}
 class AdmissionStatus(StrEnum):
     """Whether more could be done, or what is short; the first that applies."""
 
+    THROTTLED = "throttled"
     NO_ACTIVE_WORKERS = "no_active_workers"
     NO_SLOTS = "no_slots"
     SATURATED = "saturated"

@@ -33,6 +33,8 @@ class Staffing(StrEnum):
     """None of these has the capabilities that the task needs."""
     DRAINING = "draining"
     """All of these drain."""
+    THROTTLED = "throttled"
+    """Somebody is there, and as much is leased from the queue as may be."""
     PRESENT = "present"
 
 

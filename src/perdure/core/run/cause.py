@@ -84,6 +84,7 @@ def _missing(cause: Cause, run: Run, staffing: Staffing) -> Cause:
         Staffing.OTHER_BUILD: f"none that lives is of build {run.build_id}",
         Staffing.UNABLE: "none that lives has the capabilities that it needs",
         Staffing.DRAINING: "all that could are draining",
+        Staffing.THROTTLED: "no more may be leased from the queue now",
     }
     return structs.replace(cause, text=f"{cause.text}: {told[staffing]}", staffing=staffing)
 

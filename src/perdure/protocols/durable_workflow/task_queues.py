@@ -8,6 +8,7 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.fleet.allowance import Ledger
 from perdure.core.fleet.queue import KINDS, Load, QueueState, with_crew
 from perdure.core.fleet.worker import Cadence, Worker, WorkerStatus
 from perdure.core.run.operation import Activity
@@ -21,10 +22,14 @@ from perdure.core.run.state import (
 )
 from perdure.dispatch.queries import QueryDesk
 from perdure.dispatch.query_messages import QueueName
+from perdure.engine.allowing import LEDGER
 from perdure.engine.beat import Engine
+from perdure.engine.granting import Granting
+from perdure.protocols.durable_workflow.admission import admission
 from perdure.protocols.durable_workflow.build_ids import require_queue
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.protocols.durable_workflow.workers import slots_view
+from perdure.store.interface import QueueKey
 from perdure.web.message import Request, Response
 
 _Crews = dict[str, list[Worker]]
@@ -38,12 +43,14 @@ class TaskQueues:
         self,
         engine: Engine,
         desk: QueryDesk,
+        granting: Granting,
         clock: Clock,
         surface: ControlSurface,
         cadence: Cadence,
     ) -> None:
         self._engine = engine
         self._desk = desk
+        self._granting = granting
         self._clock = clock
         self._cadence = cadence
         self.surface = surface
@@ -60,7 +67,7 @@ class TaskQueues:
         answer = {
             "namespace": namespace,
             "task_queues": [
-                {"name": name, "namespace": namespace, **self._view(namespace, states[name])}
+                {"name": name, "namespace": namespace, **await self._view(namespace, states[name])}
                 for name in shown
             ],
             "is_truncated": len(names) > most,
@@ -78,7 +85,7 @@ class TaskQueues:
         owners = [worker.worker_id for worker in crew]
         held = await self._engine.store.read_leases(namespace, owners, limits.LEASES_LISTED_MAX)
         leases = [_lease_view(run, place, now) for run, place in held]
-        view = self._view(namespace, states[name])
+        view = await self._view(namespace, states[name])
         for kind in ("workflow", "activity"):
             shown = [lease for lease in leases if lease["task_type"] == kind]
             if len(shown) < limits.LEASES_LISTED_MAX:
@@ -138,7 +145,7 @@ class TaskQueues:
                 for state in states.values():
                     state.is_capped = True
 
-    def _view(self, namespace: str, state: QueueState) -> dict[str, Any]:
+    async def _view(self, namespace: str, state: QueueState) -> dict[str, Any]:
         oldest_at = state.oldest_ready_at
         age = None
         if oldest_at is not None:
@@ -159,11 +166,20 @@ class TaskQueues:
                 },
             },
             "admission": {
-                "workflow_tasks": _admission("workflow", state.workflow),
-                "activity_tasks": _admission("activity", state.activity),
+                "workflow_tasks": await self._admission(namespace, state, "workflow"),
+                "activity_tasks": await self._admission(namespace, state, "activity"),
                 "query_tasks": self._queries(QueueName(namespace, state.name)),
             },
         }
+
+    async def _admission(self, namespace: str, state: QueueState, kind: str) -> dict[str, Any]:
+        key, store = QueueKey(namespace, state.name, kind), self._engine.store
+        used = [
+            (quota, await LEDGER.read(store, namespace, quota.key) or Ledger())
+            for quota in self._granting.quotas(key)
+        ]
+        is_shut, now = key in self._engine.shut, self._clock.now()
+        return admission(kind, state.of(kind), used, is_shut=is_shut, now=now)
 
     def _queries(self, key: QueueName) -> dict[str, Any]:
         """Queries stay at the node where they were asked, and so does their count."""
@@ -179,18 +195,6 @@ class TaskQueues:
 
 def _counts(load: Load) -> dict[str, int]:
     return {"ready_count": load.ready, "leased_count": load.leased}
-
-
-def _admission(kind: str, load: Load) -> dict[str, Any]:
-    return {
-        "status": load.status,
-        "budget_source": f"worker_registration.max_concurrent_{kind}_tasks",
-        "active_worker_count": load.active_workers,
-        "configured_slot_count": load.slots,
-        "leased_count": load.leased,
-        "ready_count": load.ready,
-        "available_slot_count": load.free_slots,
-    }
 
 
 def _poller_view(worker: Worker, status: WorkerStatus) -> dict[str, Any]:
