@@ -171,6 +171,13 @@ def test_serve_refuses_what_it_is_not_and_with_strictness_what_it_does_not_know(
     assert "s3cret" not in told
 
 
+def test_serve_refuses_a_bound_that_it_could_not_bear(
+    refusal: Callable[..., str], store: str
+) -> None:
+    told = refusal("serve", "--store", store, DW_V2_LIMIT_PENDING_TIMERS="1000000")
+    assert told == "DW_V2_LIMIT_PENDING_TIMERS is a number from 1 to 5000, not '1000000'"
+
+
 def test_a_variable_that_has_no_effect_is_told_once_when_the_server_starts(store: str) -> None:
     with running(
         "dev", "--port", "0", "--store", store, DW_SERVER_KEY="s3cret", DW_NOSUCH="s3cret"
@@ -318,6 +325,20 @@ def test_serve_may_stand_open_on_purpose(store: str) -> None:
     with running("serve", "--port", "0", "--store", store, DW_AUTH_DRIVER="none") as server:
         assert call(server, "GET", "/workflows").status_code == 200
         assert server.stop(signal.SIGINT) == 0
+
+
+def test_the_bounds_of_the_environment_are_those_in_force(store: str) -> None:
+    chosen = {"DW_V2_LIMIT_PENDING_SIGNALS": "2", "DW_MAX_SEARCH_ATTRIBUTES": "3"}
+    with running("dev", "--port", "0", "--store", store, **chosen) as server:
+        info = call(server, "GET", "/cluster/info").json()
+        assert info["structural_limits"]["pending_signal_count"] == 2
+        assert info["limits"]["max_search_attributes"] == 3
+        start = {"workflow_id": "a", "workflow_type": "Order", "task_queue": "q"}
+        assert call(server, "POST", "/workflows", start).status_code == 201
+        sent = [call(server, "POST", "/workflows/a/signal/go", {}) for _ in range(3)]
+        assert [answer.status_code for answer in sent] == [202, 202, 409]
+        assert sent[-1].json()["configured_limit"] == 2
+        assert server.stop() == 0
 
 
 def test_dev_asks_for_nothing_and_listens_on_this_machine_only(store: str) -> None:

@@ -1,11 +1,13 @@
-"""Settings whose sense is not in one number: tokens with names, and variables set in vain."""
+"""Settings whose sense is not in one number: named tokens, bounds, and variables set in vain."""
 
 import json
 
 import pytest
 
+from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Cadence
 from perdure.core.limits import SECOND
+from perdure.server.bounds import BOUNDS
 from perdure.server.credentials import PrincipalToken
 from perdure.server.foreign import FIXED, IGNORED
 from perdure.server.settings import Settings, SettingsError, load_settings
@@ -63,6 +65,71 @@ def test_asking_for_what_is_so_anyway_is_no_fault() -> None:
     same = {name: str(value) for name, value in FIXED.items()}
     same |= {"DW_MODE": "service", "DW_SERIALIZER": "avro", "DW_TASK_DISPATCH_MODE": "poll"}
     assert load_settings({**same, "DW_ENV_AUDIT_STRICT": "on"}) == Settings()
+
+
+# Bounds -----------------------------------------------------------------------------------------
+
+
+def test_every_bound_that_can_be_chosen_has_a_variable() -> None:
+    worked_out = {"steps_least"}
+    assert {choice.bound for choice in BOUNDS.values()} == {*Bounds.__struct_fields__} - worked_out
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_bound_is_moved_within_its_range_and_no_further(name: str) -> None:
+    bound, least, most, _ = BOUNDS[name]
+    default = getattr(Bounds(), bound)
+    assert least <= default <= most
+
+    for value in (least, most):
+        assert getattr(load_settings({name: str(value)}).bounds, bound) in (value, _page_max(name))
+    for wrong in (str(most + 1), "-1", "1.5", "many", "1" * 30):
+        with pytest.raises(SettingsError, match=f"{name} is a number from {least} to {most}"):
+            load_settings({name: wrong})
+
+
+def _page_max(name: str) -> int | None:
+    """What a page without a size has at most, unless that is chosen too."""
+    return Bounds().history_page_size_max if name == "DW_HISTORY_PAGE_SIZE_DEFAULT" else None
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_is_switched_off_elsewhere_is_as_high_as_it_can_be(name: str) -> None:
+    bound, _, most, _ = BOUNDS[name]
+    if name.startswith("DW_V2_"):
+        assert getattr(load_settings({name: "0"}).bounds, bound) == most
+    else:
+        with pytest.raises(SettingsError, match=name):
+            load_settings({name: "0"})
+
+
+SHARED = [
+    ("DW_MAX_PENDING_ACTIVITIES", "DW_V2_LIMIT_PENDING_ACTIVITIES", "pending_activities_max"),
+    ("DW_MAX_PENDING_CHILDREN", "DW_V2_LIMIT_PENDING_CHILDREN", "pending_children_max"),
+    ("DW_MAX_MEMO_BYTES", "DW_V2_LIMIT_MEMO_SIZE_BYTES", "memo_bytes_max"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "bound"), SHARED)
+def test_of_two_variables_of_one_bound_the_lower_wins(one: str, other: str, bound: str) -> None:
+    for first, second in (("300", "400"), ("400", "300")):
+        assert getattr(load_settings({one: first, other: second}).bounds, bound) == 300
+    for alone in (one, other):
+        assert getattr(load_settings({alone: "3000"}).bounds, bound) == 3000
+    assert getattr(load_settings({one: "300", other: "0"}).bounds, bound) == 300
+
+
+def test_a_page_is_never_larger_than_the_largest_one() -> None:
+    for told, sizes in (
+        ({"DW_HISTORY_PAGE_SIZE_MAX": "100"}, (100, 100)),
+        ({"DW_HISTORY_PAGE_SIZE_DEFAULT": "2000"}, (1000, 1000)),
+        (
+            {"DW_HISTORY_PAGE_SIZE_DEFAULT": "2000", "DW_HISTORY_PAGE_SIZE_MAX": "3000"},
+            (2000, 3000),
+        ),
+    ):
+        bounds = load_settings(told).bounds
+        assert (bounds.history_page_size_default, bounds.history_page_size_max) == sizes
 
 
 def test_a_worker_may_be_silent_for_two_polls_unless_it_is_said() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.payload import Frame, encode
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
@@ -200,21 +200,23 @@ def test_left_over_signals_are_dropped_when_the_run_closes(story: Story, run: Ru
     assert story.runs[run.run_id].inbox == {}
 
 
-def test_an_inbox_has_an_end(story: Story, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "PENDING_SIGNALS_MAX", 3)
+def test_an_inbox_has_an_end(story: Story, run: Run) -> None:
+    story.bounds = Bounds(pending_signals_max=3)
     for _ in range(3):
         story.signal(run)
 
     with story.refused(StructuralLimitExceeded) as caught:
         story.signal(run)
-    assert caught.value.details["limit_kind"] == "pending_signal_count"
+    assert caught.value.details == {
+        "limit_kind": "pending_signal_count",
+        "current_value": 3,
+        "configured_limit": 3,
+    }
 
 
-def test_signals_kept_for_a_later_wait_have_an_end_too(
-    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signals_kept_for_a_later_wait_have_an_end_too(story: Story, run: Run) -> None:
     """They lie in the run's row, which every change of the run writes anew."""
-    monkeypatch.setattr(limits, "PENDING_SIGNALS_MAX", 3)
+    story.bounds = Bounds(pending_signals_max=3)
     story.lease(run, runtime="php")
     story.complete(run, activity())
     for _ in range(3):

@@ -56,7 +56,7 @@ def test_endless_retries_end_with_the_room_for_history(moment: Moment) -> None:
     assert fail_activity(run, moment, activity, Reported("no")) is True
 
     lease_activity(run, moment, activity, owner="w1", timeout=limits.SECOND)
-    run.history_count = limits.HISTORY_EVENTS_MAX
+    run.history_count = moment.bounds.history_events_max
 
     assert fail_activity(run, moment, activity, Reported("no")) is False
     assert (run.status, run.hosted and run.hosted.attempt) == (RunStatus.FAILED, 2)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
     InstanceNotFound,
@@ -396,10 +397,8 @@ def test_a_workflow_that_never_was_takes_no_update(story: Story) -> None:
         story.decide(UpdateRun(target, name="add", arguments=None))
 
 
-def test_there_is_an_end_to_open_updates(
-    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PENDING_UPDATES_MAX", 2)
+def test_there_is_an_end_to_open_updates(story: Story, run: Run) -> None:
+    story.bounds = Bounds(pending_updates_max=2)
     story.work(run, condition())
     story.update(run)
     story.update(run)
@@ -407,16 +406,15 @@ def test_there_is_an_end_to_open_updates(
     with story.refused(StructuralLimitExceeded) as refusal:
         story.update(run)
     assert refusal.value.details["limit_kind"] == "pending_update_count"
+    assert refusal.value.details["current_value"] == 2
     story.signal(run)
 
     story.work(run, complete_update(run))
     story.update(run)
 
 
-def test_open_updates_leave_all_the_room_for_signals(
-    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PENDING_SIGNALS_MAX", 2)
+def test_open_updates_leave_all_the_room_for_signals(story: Story, run: Run) -> None:
+    story.bounds = Bounds(pending_signals_max=2)
     story.work(run, condition())
     for _ in range(3):
         story.update(run)

@@ -245,6 +245,12 @@ ALONE = (
 which a driver that plays sixteen cases at once does not have."""
 
 
+BOUNDED = (
+    Case("result-too-large", "an activity whose result cannot be kept fails in the code, once"),
+)
+"""Played against a server that keeps payloads of a kilobyte, and takes no uploads."""
+
+
 def cases_of(release: str) -> list[Case]:
     """The stories that `release` can tell."""
     return [case for case in CASES if _numbers(case.since) <= _numbers(release)]

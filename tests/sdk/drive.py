@@ -27,7 +27,7 @@ from typing import Any
 from durable_workflow import Client
 
 from tests.sdk import cases
-from tests.sdk.catalogue import ALONE, CASES, cases_of
+from tests.sdk.catalogue import ALONE, BOUNDED, CASES, cases_of
 from tests.sdk.release import RELEASE
 from tests.sdk.stage import Stage
 
@@ -107,11 +107,11 @@ def main() -> int:
         with contextlib.suppress(PermissionError):
             os.nice(-10)
 
-    catalogue = {case.name for case in (*CASES, *ALONE)}
+    catalogue = {case.name for case in (*CASES, *ALONE, *BOUNDED)}
     assert set(cases.DECLARED) == catalogue, "cases and catalogue differ"
     known = [case.name for case in cases_of(RELEASE)]
     names = known if options.case == "all" else options.case.split(",")
-    unknown = set(names) - {*known, *(case.name for case in ALONE)}
+    unknown = set(names) - {*known, *(case.name for case in (*ALONE, *BOUNDED))}
     if unknown:
         parser.error(f"release {RELEASE} has no case {', '.join(sorted(unknown))}")
     if options.dump is not None:

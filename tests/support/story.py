@@ -12,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from perdure.core.bounds import DEFAULT_BOUNDS
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import ACTIVITY_LEASE_TIMEOUT, SECOND, WORKFLOW_LEASE_TIMEOUT
 from perdure.core.rejection import Rejection
@@ -282,6 +283,7 @@ class Story:
         self.clock = FakeClock()
         self.disk = Disk()
         self.runs: dict[str, Run] = {}
+        self.bounds = DEFAULT_BOUNDS
         self.granting = Granting(
             workflow_timeout=WORKFLOW_LEASE_TIMEOUT, activity_timeout=ACTIVITY_LEASE_TIMEOUT
         )
@@ -341,7 +343,7 @@ class Story:
         self.runs = {run_id: self.disk.load(run_id) for run_id in self.disk.run_ids}
 
     def _new_world(self) -> World:
-        moment = Moment(self.clock.now(), self._ids)
+        moment = Moment(self.clock.now(), self._ids, self.bounds)
         return World(moment, self.workers, Rollouts(), follow)
 
     def _load(self, world: World, operation: Operation) -> None:

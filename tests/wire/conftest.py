@@ -16,6 +16,7 @@ ON_BOTH_STORES = {
     "test_allowances",
     "test_bad_input",
     "test_build_ids",
+    "test_bounds",
     "test_capabilities",
     "test_cancellation",
     "test_causes",
@@ -84,13 +85,19 @@ def wire_store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def wire(wire_store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wire]:
+def wire_settings(wire_store: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What a server of one test is told: where its store is, which is empty."""
+    if wire_store != "postgres":
+        return {}
+    url = request.getfixturevalue("common_database")
+    empty(url)
+    return {"store": url}
+
+
+@pytest.fixture
+def wire(wire_settings: dict[str, Any], tmp_path: Path) -> Iterator[Wire]:
     """A server of its own for one test."""
-    settings: dict[str, Any] = {}
-    if wire_store == "postgres":
-        settings["store"] = request.getfixturevalue("common_database")
-        empty(settings["store"])
-    with a_wire(tmp_path, **settings) as wire:
+    with a_wire(tmp_path, **wire_settings) as wire:
         yield wire
 
 

@@ -294,19 +294,6 @@ def test_a_signal_that_makes_no_sense_is_refused(wire: Wire, members: Json, fiel
         command(wire, "order-1/signal/pay", **members).invalid(field)
 
 
-def test_a_run_that_nobody_works_on_takes_a_bounded_number_of_signals(
-    wire: Wire, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perdure.core.limits.PENDING_SIGNALS_MAX", 3)
-    wire.start()
-    for _ in range(3):
-        wire.signal("pay")
-
-    with wire.nothing_changes():
-        body = command(wire, "order-1/signal/pay").refused(409, "structural_limit_exceeded")
-    assert (body["limit_kind"], body["configured_limit"]) == ("pending_signal_count", 3)
-
-
 # Cancel and terminate -----------------------------------------------------------------------------
 
 

@@ -256,17 +256,6 @@ def test_a_body_that_is_no_json_is_refused(wire: Wire, waiting: Json) -> None:
         wire.call("POST", path, content=b"{", headers=headers).refused(400, "malformed_json")
 
 
-def test_there_is_an_end_to_open_updates(
-    wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "PENDING_UPDATES_MAX", 1)
-    wire.update("add").ok(202)
-
-    with wire.nothing_changes():
-        body = wire.update("add").refused(409, "structural_limit_exceeded")
-    assert (body["limit_kind"], body["configured_limit"]) == ("pending_update_count", 1)
-
-
 def test_there_is_an_end_to_waiting_clients(
     wire: Wire, waiting: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:

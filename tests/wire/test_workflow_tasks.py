@@ -445,20 +445,6 @@ def test_commands_are_required_and_are_a_list(wire: Wire, task: Json) -> None:
         report(wire, task, "complete", commands=[5]).invalid("commands.0")
 
 
-def test_a_completion_larger_than_the_bound_is_refused(
-    wire: Wire, task: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perdure.core.limits.COMMANDS_PER_COMPLETION_MAX", 2)
-
-    with wire.nothing_changes():
-        answer = report(wire, task, "complete", commands=[start_timer(1)] * 3)
-
-    body = answer.refused(422, "structural_limit_exceeded")
-    assert (body["limit_kind"], body["configured_limit"]) == ("command_batch_size", 2)
-    assert body["current_value"] == 3
-    wire.complete(task, start_timer(1), start_timer(1))
-
-
 def test_a_run_may_not_hold_more_open_timers_than_the_bound(wire: Wire, task: Json) -> None:
     commands = [start_timer(60)] * 2_000
     with wire.nothing_changes():

@@ -204,6 +204,12 @@ class CompletionTooLarge(Rejection):
     reason = "structural_limit_exceeded"
 
 
+class ResultTooLarge(Rejection):
+    """The result of an activity cannot be kept. It has failed by that, and history says so."""
+
+    reason = "structural_limit_exceeded"
+
+
 class UnknownSignal(Rejection):
     """Every live worker has told what it knows, and none named this signal."""
 

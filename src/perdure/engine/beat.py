@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from perdure.clock import Clock
+from perdure.core.bounds import DEFAULT_BOUNDS, Bounds
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import (
     OPERATIONS_PER_BEAT_MAX,
@@ -106,6 +107,7 @@ class Engine:
         on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
         herald: Herald | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
         on_record: Callable[[RecordKey], None] = lambda key: None,
     ) -> None:
         # Known from `open` on: asking for it with every reply would cost a call of the system.
@@ -119,6 +121,7 @@ class Engine:
         self.shut: Mapping[QueueKey, str] = {}
         self._clock = clock
         self._ids = ids
+        self._bounds = bounds
         self._matcher = matcher
         self._granting = granting
         self._cache = cache
@@ -353,7 +356,7 @@ class Engine:
         trusting: bool = False,
         hoping: bool = False,
     ) -> None:
-        moment = Moment(self._clock.now(), self._ids)
+        moment = Moment(self._clock.now(), self._ids, self._bounds)
         world = World(moment, self.workers, self.rollouts, follow)
         world.trusts_memory = trusting
         world.catalogue = self._catalogue

@@ -137,10 +137,12 @@ class Outlets:
         prefix = f"{self._run_id}/"
         new |= {k for k in world.changes.records if k[:2] == key[:2] and k.key.startswith(prefix)}
         opened = sum(world.records.get(other) is None for other in new)
-        if self._others.get(key, 0) + opened >= limits.STREAMS_PER_RUN_MAX:
+        held = self._others.get(key, 0) + opened
+        if held >= limits.STREAMS_PER_RUN_MAX:
             raise StructuralLimitExceeded(
                 f"run {self._run_id} has {limits.STREAMS_PER_RUN_MAX} streams",
                 limit_kind="stream_count",
+                current_value=held,
                 configured_limit=limits.STREAMS_PER_RUN_MAX,
             )
 

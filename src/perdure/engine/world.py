@@ -154,10 +154,12 @@ class World:
 
     def require_room_for_worker(self) -> None:
         """Registrations are kept in memory, so there is an end to them."""
-        if len(self._workers) + len(self.changes.workers) >= WORKERS_MAX:
+        known = len(self._workers) + len(self.changes.workers)
+        if known >= WORKERS_MAX:
             raise StructuralLimitExceeded(
                 f"{WORKERS_MAX} workers are registered",
                 limit_kind="worker_count",
+                current_value=known,
                 configured_limit=WORKERS_MAX,
             )
 

@@ -123,6 +123,7 @@ class Server:
             clock = FollowingClock(SystemClock()) if is_postgres(settings.store) else SystemClock()
         ids = IdSource(clock.now)
         node_id = ids.ulid()
+        bounds = settings.bounds
         self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
         self.yard = PollerYard(parked_max=settings.polls_max)
         self.runners = RunnerYard()
@@ -162,6 +163,7 @@ class Server:
             on_record=lambda key: self.tails.changed(key.target),
             on_due=self.deadlines.arm,
             herald=None if self.neighbours is None else self.neighbours.hints,
+            bounds=bounds,
         )
         self.shut_queues = ShutQueues(self.yard)
         self.engine.shut = self.shut_queues.queues
@@ -201,6 +203,7 @@ class Server:
             compression=settings.compression,
             external_payloads=settings.external_payloads,
             cadence=settings.cadence,
+            bounds=bounds,
         )
         control_surface = ControlSurface(self.namespaces)
         worker_surface = WorkerSurface(self.namespaces, lambda: capabilities)
@@ -213,6 +216,7 @@ class Server:
             control_surface,
             poll_timeout=settings.poll_timeout,
             can_query=asking.can_ask,
+            bounds=bounds,
         )
         queries = QueryPlane(
             self.engine,
@@ -222,6 +226,7 @@ class Server:
             control_surface.of("query"),
             worker_surface,
             poll_timeout=settings.poll_timeout,
+            bounds=bounds,
         )
         worker = WorkerPlane(
             self.engine,
@@ -232,6 +237,7 @@ class Server:
             worker_surface,
             poll_timeout=settings.poll_timeout,
             cadence=settings.cadence,
+            bounds=bounds,
         )
         updates = Updates(
             self.engine,
@@ -239,9 +245,10 @@ class Server:
             control_surface,
             worker_surface,
             wait_timeout=settings.update_wait_timeout,
+            bounds=bounds,
         )
         sessions = SessionPlane(self.engine, self.sessions, clock, worker_surface, control_surface)
-        message_streams = MessageStreams(self.engine, control_surface)
+        message_streams = MessageStreams(self.engine, control_surface, bounds)
         streams = Streams(self.engine, self.tails, control_surface)
         info = cluster_info(
             server_id=settings.server_id,
@@ -249,8 +256,10 @@ class Server:
             default_namespace=settings.default_namespace,
             capabilities=capabilities,
             body_bytes_max=settings.body_bytes_max,
+            bounds=bounds,
         )
-        policy = storage_policy(settings.external_payload_threshold)
+        # What may not come in a body is uploaded, however small it is.
+        policy = storage_policy(min(settings.external_payload_threshold, bounds.payload_bytes_max))
         discovery = Discovery(
             self.store,
             clock,
@@ -330,13 +339,13 @@ class Server:
                     worker,
                     queries,
                     updates,
-                    Activities(self.engine, clock, ids, control_surface),
+                    Activities(self.engine, clock, ids, control_surface, bounds),
                     Redriving(self.engine, control_surface.of("redrive")),
-                    Services(self.engine, clock, ids, self.update_waiters, control_surface),
+                    Services(self.engine, clock, ids, self.update_waiters, control_surface, bounds),
                     sessions,
                     message_streams,
                     Cancelling(self.engine, control_surface, worker_surface),
-                    PreparedActivities(self.engine, granting, worker_surface),
+                    PreparedActivities(self.engine, granting, worker_surface, bounds),
                     streams,
                     discovery,
                     payloads,

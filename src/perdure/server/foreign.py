@@ -6,8 +6,6 @@ passed over, and with `DW_ENV_AUDIT_STRICT` none is.
 
 from collections.abc import Mapping
 
-from perdure.core import limits
-
 REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "DW_AUTH_PROVIDER": ((), "there are no other doors than tokens and signatures"),
     "DW_MODE": (("service",), "this server is a service"),
@@ -16,28 +14,7 @@ REFUSED: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Variables that would change what the server is: the values that are right, and why."""
 
-FIXED: Mapping[str, int] = {
-    "DW_HISTORY_PAGE_SIZE_DEFAULT": limits.HISTORY_PAGE_SIZE_DEFAULT,
-    "DW_HISTORY_PAGE_SIZE_MAX": limits.HISTORY_PAGE_SIZE_MAX,
-    "DW_MAX_HISTORY_EVENTS": limits.HISTORY_EVENTS_MAX,
-    "DW_MAX_MEMO_BYTES": limits.MEMO_BYTES_MAX,
-    "DW_MAX_OPERATION_NAME_LENGTH": limits.OPERATION_NAME_BYTES_MAX,
-    "DW_MAX_PENDING_ACTIVITIES": limits.PENDING_ACTIVITIES_MAX,
-    "DW_MAX_PENDING_CHILDREN": limits.PENDING_CHILDREN_MAX,
-    "DW_MAX_SEARCH_ATTRIBUTES": limits.SEARCH_ATTRIBUTES_MAX,
-    "DW_MAX_SEARCH_ATTRIBUTE_KEY_LENGTH": limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX,
-    "DW_MAX_SEARCH_ATTRIBUTE_VALUE_BYTES": limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX,
-    "DW_MAX_TASKS_PER_POLL": 1,
-    "DW_V2_LIMIT_COMMAND_BATCH_SIZE": limits.COMMANDS_PER_COMPLETION_MAX,
-    "DW_V2_LIMIT_MEMO_SIZE_BYTES": limits.MEMO_BYTES_MAX,
-    "DW_V2_LIMIT_PAYLOAD_SIZE_BYTES": limits.BODY_BYTES_MAX,
-    "DW_V2_LIMIT_PENDING_ACTIVITIES": limits.PENDING_ACTIVITIES_MAX,
-    "DW_V2_LIMIT_PENDING_CHILDREN": limits.PENDING_CHILDREN_MAX,
-    "DW_V2_LIMIT_PENDING_SIGNALS": limits.PENDING_SIGNALS_MAX,
-    "DW_V2_LIMIT_PENDING_TIMERS": limits.PENDING_TIMERS_MAX,
-    "DW_V2_LIMIT_PENDING_UPDATES": limits.PENDING_UPDATES_MAX,
-    "DW_V2_LIMIT_SEARCH_ATTRIBUTE_SIZE_BYTES": limits.SEARCH_ATTRIBUTES_BYTES_MAX,
-}
+FIXED: Mapping[str, int] = {"DW_MAX_TASKS_PER_POLL": 1}
 """Bounds that are what they are."""
 
 IGNORED: Mapping[str, str] = {
@@ -88,13 +65,9 @@ IGNORED: Mapping[str, str] = {
     "DW_V2_FLEET_VALIDATION_MODE": "builds are told by workers",
     "DW_V2_SUPPORTED_COMPATIBILITIES": "builds are told by workers",
     "DW_V2_PIN_TO_RECORDED_FINGERPRINT": "definitions are pinned by workers",
-    "DW_V2_CONTINUE_AS_NEW_EVENT_THRESHOLD": "it is not suggested to continue as new",
-    "DW_V2_CONTINUE_AS_NEW_SIZE_BYTES_THRESHOLD": "it is not suggested to continue as new",
     "DW_V2_GUARDRAILS_BOOT": "what is wrong at the start is always refused",
     "DW_V2_HISTORY_EXPORT_SIGNING_KEY": "histories are not exported",
     "DW_V2_HISTORY_EXPORT_SIGNING_KEY_ID": "histories are not exported",
-    "DW_V2_LIMIT_HISTORY_TRANSACTION_SIZE": "a completion is bounded by its commands",
-    "DW_V2_LIMIT_WARNING_THRESHOLD_PERCENT": "limits give no warning",
     "DW_V2_NAMESPACE": "requests name their namespace; see DW_DEFAULT_NAMESPACE",
     "DW_V2_STICKY_EXECUTION_ENABLED": "workers choose it",
 }

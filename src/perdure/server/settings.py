@@ -7,10 +7,12 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from perdure.core import limits
+from perdure.core.bounds import DEFAULT_BOUNDS, Bounds
 from perdure.core.fleet.allowance import Allowances
 from perdure.core.fleet.worker import Cadence
 from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
 from perdure.server.allowances import AllowanceError, parse_allowances
+from perdure.server.bounds import BOUNDS, SWITCHED_OFF_BY_ZERO, Choice
 from perdure.server.credentials import (
     ROLES,
     CredentialsError,
@@ -68,6 +70,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     query_polls_max: int = limits.PARKED_QUERY_POLLS_MAX
     update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
+    bounds: Bounds = DEFAULT_BOUNDS
     compression: bool = True
     signing_key: str | None = None
     external_payloads: bool = True
@@ -156,6 +159,7 @@ ENVIRONMENT: dict[str, str] = {
     "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS": "seconds that a client waits for the outcome "
     "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
+    **{name: choice.meaning for name, choice in BOUNDS.items()},
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
     "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
     "PERDURE_EXTERNAL_PAYLOAD_THRESHOLD": "bytes of a payload above which SDKs upload it",
@@ -206,7 +210,10 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "update_wait_timeout": _seconds(
             environment, "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS", 1, 55
         ),
-        "body_bytes_max": _integer(environment, "DW_MAX_PAYLOAD_BYTES", 1_024, 64 * 1_048_576),
+        "body_bytes_max": _integer(
+            environment, "DW_MAX_PAYLOAD_BYTES", 1_024, limits.BODY_BYTES_CEILING
+        ),
+        "bounds": _bounds(environment),
         "role_tokens": _by_role(environment, "TOKEN"),
         "signature_key": environment.get("DW_SIGNATURE_KEY") or None,
         "role_signature_keys": _by_role(environment, "SIGNATURE_KEY"),
@@ -245,6 +252,24 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["compression"] = _switch(environment, "DW_COMPRESSION_ENABLED")
     values |= given
     return Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+
+
+def _bounds(environment: Mapping[str, str]) -> Bounds:
+    told: dict[str, int] = {}
+    for name, choice in BOUNDS.items():
+        value = _bound(environment, name, choice)
+        if value is not None:
+            told[choice.bound] = min(value, told.get(choice.bound, value))
+    most = told.get("history_page_size_max", limits.HISTORY_PAGE_SIZE_MAX)
+    default = told.get("history_page_size_default", limits.HISTORY_PAGE_SIZE_DEFAULT)
+    told["history_page_size_default"] = min(default, most)
+    return Bounds(**told)
+
+
+def _bound(environment: Mapping[str, str], name: str, choice: Choice) -> int | None:
+    if environment.get(name) == "0" and name.startswith(SWITCHED_OFF_BY_ZERO):
+        return choice.most
+    return _integer(environment, name, choice.least, choice.most)
 
 
 def _by_role(environment: Mapping[str, str], kind: str) -> dict[str, str]:

@@ -248,6 +248,18 @@ async def long_history(stage: Stage) -> None:
     assert len(told) > 600
 
 
+@case("result-too-large", "careful")
+async def result_too_large(stage: Stage) -> None:
+    retries = {"retry_policy": {"max_attempts": 5, "backoff_seconds": [0]}}
+    run = await stage.start("careful", "repeat", ["word ", 2_000], retries)
+
+    told = await run.result()
+    assert (told["failed"], told["type"]) == ("repeat", "StructuralLimitExceeded")
+    assert told["non_retryable"]
+    assert "more than 1024" in told["message"]
+    assert attempts(await run.history()) == [1]
+
+
 @case("workflow-failure", "shop")
 async def workflow_failure(stage: Stage) -> None:
     run = await stage.start("shop", "apples")

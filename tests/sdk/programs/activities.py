@@ -38,6 +38,11 @@ def echo(value: Any) -> Any:
     return value
 
 
+@activity.defn(name="repeat")
+def repeat(text: str, times: int) -> str:
+    return text * times
+
+
 @activity.defn(name="echo-slowly")
 async def echo_slowly(value: Any, seconds: float) -> Any:
     await asyncio.sleep(seconds)
@@ -158,6 +163,7 @@ ACTIVITIES = (
     greet,
     add_one,
     echo,
+    repeat,
     echo_slowly,
     wait_for_light,
     echo_after_light,

@@ -144,8 +144,8 @@ def _progress(run: Run, moment: Moment, reply: Progressed, started_at: int) -> N
         if error is not None:
             fail(run, moment, error)
             return
-    if run.history_count > limits.HISTORY_EVENTS_MAX:
-        close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+    if run.history_count > moment.bounds.history_events_max:
+        close.exceed_history(run, moment)
 
 
 def park(run: Run, moment: Moment) -> None:

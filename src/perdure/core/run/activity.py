@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 from msgspec import Raw, Struct
 
 from perdure.core import instant
+from perdure.core.bounds import Reached
 from perdure.core.limits import (
     HEARTBEAT_NOTE_INTERVAL,
     HEARTBEAT_NOTES_MIN,
-    HISTORY_EVENTS_MAX,
     SECOND,
 )
 from perdure.core.rejection import (
@@ -54,6 +54,15 @@ class Reported(NamedTuple):
     details: bytes | None = None
     timeout_kind: str | None = None
     cancelled: bool = False
+    # The bound that the result would have passed: then the failure is ours, not the worker's.
+    reached: Reached | None = None
+
+    @property
+    def category(self) -> str:
+        """What kind of failure history calls it."""
+        if self.reached is not None:
+            return "structural_limit"
+        return "activity" if self.timeout_kind is None else "timeout"
 
 
 class Standing(NamedTuple):
@@ -169,20 +178,19 @@ def complete_activity(run: Run, moment: Moment, activity: Activity, result: byte
 def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
     """The attempt failed. Returns whether another one follows."""
     retryable = not (failure.non_retryable or failure.cancelled or activity.cancel_requested)
-    if retryable and may_retry(run, activity, moment.now, failure):
+    if retryable and may_retry(run, moment, activity, failure):
         _schedule_retry(run, moment, activity, failure)
         settle(run, moment)
         return True
     activity.lease = None
     kind = failure.timeout_kind
-    category = "activity" if kind is None else "timeout"
     outcome = held(
         "ActivityFailed" if kind is None else "ActivityTimedOut",
         {
             **_identity(activity),
             "attempt_number": activity.attempt or None,
             "failure_id": moment.ids.ulid(),
-            "failure_category": category,
+            "failure_category": failure.category,
             "timeout_kind": kind,
             "message": failure.message,
             "exception_type": failure.exception_type,
@@ -190,6 +198,7 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
             "code": failure.code,
             "non_retryable": failure.non_retryable,
             "exception": _exception(failure),
+            **limit_members(failure.reached),
         },
         activity,
         failed=True,
@@ -202,11 +211,34 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
             exception=encode(_exception(failure)),
             non_retryable=failure.non_retryable,
         )
-        fail_host(run, moment, outcome, ending, category=category)
+        fail_host(run, moment, outcome, ending, category=failure.category)
         return False
     resolve(run, activity, outcome)
     settle(run, moment)
     return False
+
+
+def result_too_large(reached: Reached) -> Reported:
+    """The failure of an attempt whose result cannot be kept. Another one would bring the same."""
+    kind, value, most = reached
+    return Reported(
+        message=f"{kind} of the result is {value}, more than {most}",
+        exception_type="StructuralLimitExceeded",
+        exception_class="StructuralLimitExceeded",
+        non_retryable=True,
+        reached=reached,
+    )
+
+
+def limit_members(reached: Reached | None) -> dict[str, Any]:
+    """What history tells of the bound that a result would have passed."""
+    if reached is None:
+        return {}
+    return {
+        "structural_limit_kind": reached.limit_kind,
+        "structural_limit_value": reached.current_value,
+        "structural_limit_configured": reached.configured_limit,
+    }
 
 
 def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -> None:
@@ -304,12 +336,14 @@ def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standin
     return Standing(True, False, None, activity)
 
 
-def may_retry(run: Run, activity: Activity | LocalActivity, now: int, failure: Reported) -> bool:
+def may_retry(
+    run: Run, moment: Moment, activity: Activity | LocalActivity, failure: Reported
+) -> bool:
     """Whether another attempt follows one that failed."""
     policy = activity.retry
     if policy is None:
         return False
-    if run.hosted is not None and run.history_count >= HISTORY_EVENTS_MAX:
+    if run.hosted is not None and run.history_count >= moment.bounds.history_events_max:
         # No code is there that could continue as new.
         return False
     if policy.attempts_max is not None and max(activity.attempt, 1) >= policy.attempts_max:
@@ -320,7 +354,7 @@ def may_retry(run: Run, activity: Activity | LocalActivity, now: int, failure: R
     limit = activity.timeouts.schedule_to_close
     if limit is None:
         return True
-    return now + backoff(policy, activity.attempt) < activity.scheduled_at + limit * SECOND
+    return moment.now + backoff(policy, activity.attempt) < activity.scheduled_at + limit * SECOND
 
 
 def backoff(policy: RetryPolicy, attempt: int) -> int:

@@ -97,8 +97,9 @@ def fail_run(
     _tell_parent(run, None)
 
 
-def exceed_history(run: Run, moment: Moment, limit: int) -> None:
+def exceed_history(run: Run, moment: Moment) -> None:
     """The run outgrew its bound: it fails with a message that says what to do."""
+    limit = moment.bounds.history_events_max
     fail_run(
         run,
         moment,

@@ -6,9 +6,16 @@ from typing import Any, assert_never
 from msgspec import Struct
 
 from perdure.core import instant, limits
-from perdure.core.payload import Frame, PayloadError, encode
-from perdure.core.rejection import CompletionTooLarge, InvalidCommands, RunTimedOut
+from perdure.core.payload import Frame, encode
+from perdure.core.rejection import InvalidCommands, RunTimedOut
 from perdure.core.run import close
+from perdure.core.run.bounding import (
+    check_events,
+    check_merged,
+    check_pending,
+    merge,
+    require_batch,
+)
 from perdure.core.run.child import open_child
 from perdure.core.run.command import (
     BLOCKING,
@@ -40,7 +47,6 @@ from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, is_selected, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
-from perdure.core.run.history import encode as json_encode
 from perdure.core.run.lease import DELAYED, READY
 from perdure.core.run.local import record_local_activity
 from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
@@ -121,7 +127,7 @@ def complete_task(
     )
     if close.overdue(run, moment.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
-    _check(run, task, commands)
+    _check(run, moment, task, commands)
     if consumption.cursors:
         check_consumption(run, consumption)
     told = run.history_count
@@ -138,8 +144,8 @@ def complete_task(
     if commands or task.kind is PROGRESS:
         again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
         _apply(run, moment, commands, receipt, service, again)
-    if run.history_count > limits.HISTORY_EVENTS_MAX and not run.is_closed:
-        close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+    if run.history_count > moment.bounds.history_events_max and not run.is_closed:
+        close.exceed_history(run, moment)
     if run.history_count > told and _must_look_again(run, commands):
         request_task(run, moment)
     settle(run, moment)
@@ -194,16 +200,16 @@ def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
     return cancellation.delivered is None and not waits and not is_blocked(run)
 
 
-def _check(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
+def _check(run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
-    _require_at_most(limits.COMMANDS_PER_COMPLETION_MAX, len(commands), "command_batch_size")
+    require_batch(moment.bounds, commands)
     kinds = _kinds(commands)
     if task.kind is UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
         _check_update(run, task, commands)
     closes = not kinds.isdisjoint(TERMINAL)
     if closes:
         _check_endings(commands)
-    sequence = check_steps(run, commands, run.next_sequence)
+    sequence = check_steps(run, moment, commands, run.next_sequence)
     if not closes:
         if run.local_calls and task.kind is PROGRESS and has_unfinished_local(run):
             raise InvalidCommands("a local activity of this task has not ended")
@@ -233,13 +239,18 @@ def has_unfinished_local(run: Run) -> bool:
     return any(isinstance(o, LocalActivity) and o.state is not DELAYED for o in calls)
 
 
-def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], sequence: int) -> int:
+def check_steps(
+    run: Run, moment: Moment, commands: Sequence[Command | PrepareLocalActivity], sequence: int
+) -> int:
     """Refuse steps that cannot follow, the first of them numbered `sequence`.
 
     Returns the number behind them.
     """
+    bounds, blocked = moment.bounds, is_blocked(run)
     rebase = Rebase()
     kinds = _kinds(commands)
+    if RecordLocalActivity in kinds or 2 * len(commands) > bounds.events_per_completion_max:
+        check_events(bounds, [c for c in commands if not (blocked and isinstance(c, BLOCKING))])
     if RecordVersionMarker in kinds:
         _check_versions(commands)
     for command in commands:
@@ -250,12 +261,12 @@ def check_steps(run: Run, commands: Sequence[Command | PrepareLocalActivity], se
             sequence += 1
     if StartServiceOperation in kinds:
         _check_calls(commands)
-    if not is_blocked(run):
+    if not blocked:
         # What a blocked worker sends again, perhaps only in part, will not be taken.
-        _check_bounds(run, commands)
+        check_pending(run, bounds, commands)
         rebase.require_complete()
     if not kinds.isdisjoint(_MERGED):
-        _check_merged(run, commands)
+        check_merged(run, bounds, commands)
     return sequence
 
 
@@ -273,6 +284,7 @@ def _check_calls(commands: Sequence[Command | PrepareLocalActivity]) -> None:
 
 
 _WITHOUT_SEQUENCE = frozenset((*UNNUMBERED, *TERMINAL))
+_MERGED = (UpsertMemo, UpsertSearchAttributes)
 
 
 def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
@@ -284,61 +296,6 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
     if not asked:
         raise InvalidCommands(f"this task asks for no outcome of update {told[0]}")
     raise InvalidCommands(f"this task asks for one outcome, that of update {asked[0]}")
-
-
-def _check_bounds(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
-    if len(run.operations) + len(commands) <= _BOUND_MIN:
-        return
-    kinds = [type(command) for command in commands]
-    for kind, command_type, most, name in _BOUNDS:
-        wanted = kinds.count(command_type)
-        if not wanted or len(run.operations) + wanted <= most:
-            continue
-        held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
-        _require_at_most(most, held, name)
-
-
-_BOUNDS: tuple[tuple[type, type, int, str], ...] = (
-    (Activity, ScheduleActivity, limits.PENDING_ACTIVITIES_MAX, "pending_activity_count"),
-    (LocalActivity, PrepareLocalActivity, limits.PENDING_ACTIVITIES_MAX, "pending_activity_count"),
-    (Child, StartChild, limits.PENDING_CHILDREN_MAX, "pending_child_count"),
-    (Timer, StartTimer, limits.PENDING_TIMERS_MAX, "pending_timer_count"),
-)
-_BOUND_MIN = min(most for _, _, most, _ in _BOUNDS)
-_MERGED = (UpsertMemo, UpsertSearchAttributes)
-
-
-def _check_merged(run: Run, commands: Sequence[Command | PrepareLocalActivity]) -> None:
-    """What upserts add up to is written with every change of the run, so there is an end to it."""
-    memo, attributes = run.memo, run.search_attributes
-    for command in commands:
-        if isinstance(command, UpsertMemo):
-            memo = _merge(memo, command.entries)
-            size = len(json_encode(memo))
-            _require_at_most(limits.MEMO_BYTES_MAX, size, "memo_size")
-            try:
-                encode(memo, Frame(run.frame))
-            except PayloadError as error:
-                raise InvalidCommands(f"the memo cannot be kept: {error.message}") from None
-        elif isinstance(command, UpsertSearchAttributes):
-            attributes = _merge(attributes, command.attributes)
-            count, size = len(attributes), len(json_encode(attributes))
-            _require_at_most(limits.SEARCH_ATTRIBUTES_MAX, count, "search_attribute_count")
-            _require_at_most(limits.SEARCH_ATTRIBUTES_BYTES_MAX, size, "search_attribute_size")
-
-
-def _merge(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in {**known, **changes}.items() if value is not None}
-
-
-def _require_at_most(most: int, value: int, name: str) -> None:
-    if value > most:
-        raise CompletionTooLarge(
-            f"{name} would be {value}, more than {most}",
-            limit_kind=name,
-            current_value=value,
-            configured_limit=most,
-        )
 
 
 def _finish_update(run: Run, moment: Moment, commands: Sequence[Command]) -> Sequence[Command]:
@@ -557,7 +514,7 @@ def _open_timer(
 def _upsert_search_attributes(
     run: Run, moment: Moment, command: UpsertSearchAttributes, sequence: int
 ) -> None:
-    merged = _merge(run.search_attributes, command.attributes)
+    merged = merge(run.search_attributes, command.attributes)
     run.search_attributes = dict(sorted(merged.items()))
     record(
         run,
@@ -572,7 +529,7 @@ def _upsert_search_attributes(
 
 
 def _upsert_memo(run: Run, moment: Moment, command: UpsertMemo, sequence: int) -> None:
-    run.memo = _merge(run.memo, command.entries)
+    run.memo = merge(run.memo, command.entries)
     record(
         run,
         moment,

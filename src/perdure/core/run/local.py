@@ -52,6 +52,12 @@ def record_local_activity(
             _record_outcome(run, moment, tried, attempt, command)
 
 
+def local_event_count(command: RecordLocalActivity) -> int:
+    """How many events that will be."""
+    told = sum(2 + len(_noted(attempt.heartbeats)) for attempt in command.attempts)
+    return 1 + told
+
+
 def _task_id(run: Run, receipt: TaskReceipt | None) -> str:
     assert receipt is not None, "commands are applied when their task is finished"
     return f"{run.run_id}-w{receipt.number}"

@@ -119,7 +119,7 @@ def end_attempt(
     if failure is None:
         event = completed(run, local, outcome.result)
         event_id = end_here(run, moment, local, event)
-    elif failure.non_retryable or not may_retry(run, local, moment.now, failure):
+    elif failure.non_retryable or not may_retry(run, moment, local, failure):
         event = failed(moment, local, failure)
         event_id = end_here(run, moment, local, event)
     else:
@@ -136,9 +136,9 @@ def end_attempt(
         created=created,
     )
     answers_to(run, claim).keep_end(end)
-    if run.history_count > limits.HISTORY_EVENTS_MAX:
+    if run.history_count > moment.bounds.history_events_max:
         # A worker that never completes its task would let it grow for ever.
-        close.exceed_history(run, moment, limits.HISTORY_EVENTS_MAX)
+        close.exceed_history(run, moment)
     return Ended(end, duplicate=False)
 
 

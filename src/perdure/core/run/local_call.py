@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.core import instant
 from perdure.core.limits import SECOND
-from perdure.core.run.activity import Reported, backoff, may_retry
+from perdure.core.run.activity import Reported, backoff, limit_members, may_retry
 from perdure.core.run.claim import Claim
 from perdure.core.run.command import PrepareLocalActivity
 from perdure.core.run.deadline import arm, operation_due
@@ -117,13 +117,14 @@ def failed(
     members = {
         **identity(local),
         "failure_id": moment.ids.ulid(),
-        "failure_category": "activity" if kind is None else "timeout",
+        "failure_category": failure.category,
         "timeout_kind": kind,
         "message": failure.message,
         "exception_type": failure.exception_type,
         "exception_class": failure.exception_type,
         "non_retryable": failure.non_retryable,
         "local_recovery": recovery,
+        **limit_members(failure.reached),
     }
     event_type = "ActivityFailed" if kind is None else "ActivityTimedOut"
     return held(event_type, members, local, failed=True)
@@ -213,7 +214,7 @@ def time_out_local(run: Run, moment: Moment, local: LocalActivity, kind: str) ->
     )
     if task is not None and task.state is TaskState.LEASED and task.kind is TaskKind.PROGRESS:
         finish_task(run, task, LOCAL_RELEASE)
-    if failure.non_retryable or not may_retry(run, local, moment.now, failure):
+    if failure.non_retryable or not may_retry(run, moment, local, failure):
         local.claim = None
         resolve(run, local, failed(moment, local, failure))
     else:

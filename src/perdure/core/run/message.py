@@ -27,13 +27,12 @@ def accept_signal(
 ) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
-    waiting = len(run.inbox) - _waiting_updates(run) + len(run.unapplied)
-    if waiting >= limits.PENDING_SIGNALS_MAX:
-        raise StructuralLimitExceeded(
-            f"run {run.run_id} has {waiting} signals waiting",
-            limit_kind="pending_signal_count",
-            configured_limit=limits.PENDING_SIGNALS_MAX,
-        )
+    waiting = len(run.inbox) - waiting_updates(run) + len(run.unapplied)
+    most = moment.bounds.pending_signals_max
+    if waiting >= most:
+        message = f"run {run.run_id} has {waiting} signals waiting"
+        raise _exceeded(message, "pending_signal_count", waiting, most)
+    _require_room_in_history(run, moment)
     signal = Signal(
         signal_id=moment.ids.ulid(),
         command_id=moment.ids.ulid(),
@@ -51,30 +50,25 @@ def accept_message(
 ) -> StreamMessage:
     """Take a message of a stream and give it its position, which no other will have."""
     require_active(run)
-    waiting = len(run.inbox) - _waiting_updates(run) + len(run.unread)
-    if waiting >= limits.PENDING_MESSAGES_MAX:
-        raise StructuralLimitExceeded(
-            f"run {run.run_id} has {waiting} messages that its code has not read",
-            limit_kind="pending_message_count",
-            configured_limit=limits.PENDING_MESSAGES_MAX,
-        )
+    waiting = len(run.inbox) - waiting_updates(run) + len(run.unread)
+    most = limits.PENDING_MESSAGES_MAX
+    if waiting >= most:
+        message = f"run {run.run_id} has {waiting} messages that its code has not read"
+        raise _exceeded(message, "pending_message_count", waiting, most)
+    _require_room_in_history(run, moment)
     held = (*run.inbox.values(), *run.unread.values())
     size = len(arguments) + sum(len(m.arguments) for m in held if isinstance(m, StreamMessage))
-    if size > limits.PENDING_MESSAGES_BYTES_MAX:
-        raise StructuralLimitExceeded(
-            f"the code of run {run.run_id} has not read {size} bytes of messages",
-            limit_kind="pending_message_bytes",
-            configured_limit=limits.PENDING_MESSAGES_BYTES_MAX,
-        )
-    if stream_name not in run.streams and len(run.streams) >= limits.MESSAGE_STREAMS_MAX:
-        raise StructuralLimitExceeded(
-            f"run {run.run_id} has {len(run.streams)} message streams",
-            limit_kind="message_stream_count",
-            configured_limit=limits.MESSAGE_STREAMS_MAX,
-        )
+    most = limits.PENDING_MESSAGES_BYTES_MAX
+    if size > most:
+        message = f"the code of run {run.run_id} has not read {size} bytes of messages"
+        raise _exceeded(message, "pending_message_bytes", size, most)
+    streams, most = len(run.streams), limits.MESSAGE_STREAMS_MAX
+    if stream_name not in run.streams and streams >= most:
+        message = f"run {run.run_id} has {streams} message streams"
+        raise _exceeded(message, "message_stream_count", streams, most)
     stream = run.streams.setdefault(stream_name, MessageStream())
     stream.last += 1
-    message = StreamMessage(
+    taken = StreamMessage(
         signal_id=moment.ids.ulid(),
         command_id=moment.ids.ulid(),
         stream_name=stream_name,
@@ -83,8 +77,8 @@ def accept_message(
         arguments=arguments,
         received_at=moment.now,
     )
-    _put(run, moment, message)
-    return message
+    _put(run, moment, taken)
+    return taken
 
 
 def accept_update(
@@ -103,12 +97,11 @@ def accept_update(
     `validated` is none when no worker has told yet whether its code wants that.
     """
     require_open_for_updates(run)
-    if run.updates_open >= limits.PENDING_UPDATES_MAX:
-        raise StructuralLimitExceeded(
-            f"run {run.run_id} has {run.updates_open} updates without an outcome",
-            limit_kind="pending_update_count",
-            configured_limit=limits.PENDING_UPDATES_MAX,
-        )
+    most = moment.bounds.pending_updates_max
+    if run.updates_open >= most:
+        message = f"run {run.run_id} has {run.updates_open} updates without an outcome"
+        raise _exceeded(message, "pending_update_count", run.updates_open, most)
+    _require_room_in_history(run, moment)
     update = Update(
         update_id=moment.ids.ulid(),
         name=name,
@@ -139,8 +132,23 @@ def require_open_for_updates(run: Run) -> None:
         )
 
 
-def _waiting_updates(run: Run) -> int:
+def waiting_updates(run: Run) -> int:
+    """How many messages of the inbox are updates."""
     return run.updates_open - (run.update is not None)
+
+
+def _require_room_in_history(run: Run, moment: Moment) -> None:
+    """What is let in without a workflow task has an end, too: code that is busy cannot go on."""
+    most = moment.bounds.history_events_max
+    if run.history_count >= most:
+        message = f"run {run.run_id} has {run.history_count} events, and must continue as new"
+        raise _exceeded(message, "history_event_count", run.history_count, most)
+
+
+def _exceeded(message: str, kind: str, value: int, most: int) -> StructuralLimitExceeded:
+    return StructuralLimitExceeded(
+        message, limit_kind=kind, current_value=value, configured_limit=most
+    )
 
 
 def _put(run: Run, moment: Moment, message: Message) -> None:

@@ -1,8 +1,10 @@
-"""When and with which ids a rule decides: the two things that rules may not find themselves."""
+"""When, with which ids and within which bounds a rule decides: what rules may not find out."""
 
 from typing import Protocol
 
 from msgspec import Struct
+
+from perdure.core.bounds import DEFAULT_BOUNDS, Bounds
 
 
 class Ids(Protocol):
@@ -13,7 +15,8 @@ class Ids(Protocol):
 
 
 class Moment(Struct, frozen=True):
-    """The instant of a decision, and a source of ids for it."""
+    """The instant of a decision, a source of ids for it, and the bounds that are in force."""
 
     now: int
     ids: Ids
+    bounds: Bounds = DEFAULT_BOUNDS

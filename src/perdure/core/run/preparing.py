@@ -18,6 +18,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run import close
 from perdure.core.run.activity import Reported
+from perdure.core.run.bounding import require_batch
 from perdure.core.run.claim import Answers, Checkpoint, Claim, LocalEnd, Opened
 from perdure.core.run.command import (
     Cleanup,
@@ -95,8 +96,9 @@ def checkpoint(
     task = require_claim(run, moment, report)
     if not all(isinstance(command, PREFIX) for command in commands):
         raise InvalidCommands("only markers and upserts can be committed before a task ends")
+    require_batch(moment.bounds, commands)
     _require_next(run, start)
-    check_steps(run, commands, start)
+    check_steps(run, moment, commands, start)
     _go_on(run, moment, task, start)
     rebase = Rebase()
     for command in commands:
@@ -124,7 +126,7 @@ def checkpoint_group(
     for command in commands:
         if isinstance(command, PrepareLocalActivity):
             _require_leave(run, command.cleanup)
-    check_steps(run, commands, start)
+    check_steps(run, moment, commands, start)
     _go_on(run, moment, task, start)
     rebase, activities = Rebase(), list[Opened]()
     for command in commands:
@@ -164,7 +166,7 @@ def prepare(
         if command.path:
             raise PreparedLocalConflict("the members of a list are opened together")
         _require_next(run, sequence)
-        check_steps(run, [command], sequence)
+        check_steps(run, moment, [command], sequence)
         _go_on(run, moment, task, sequence)
         local = open_local(run, moment, command, *allot(run, None, Rebase()))
     elif local.state is TaskState.DELAYED:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, field
 
-from perdure.core import limits
 from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
 from perdure.core.rejection import RedriveUnavailable, RunNotFailed, StructuralLimitExceeded
 from perdure.core.run.inbox import Message, Signal, StreamMessage, Update
@@ -218,11 +217,12 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
     require_failed(failed)
     if failed.hosted is not None:
         return _start_again(failed, moment, prefix)
-    if len(prefix.events) >= limits.HISTORY_EVENTS_MAX:
+    if len(prefix.events) >= moment.bounds.history_events_max:
         raise StructuralLimitExceeded(
             f"run {failed.run_id} leaves {len(prefix.events)} events, too many to go on from",
             limit_kind="history_event_count",
-            configured_limit=limits.HISTORY_EVENTS_MAX,
+            current_value=len(prefix.events),
+            configured_limit=moment.bounds.history_events_max,
         )
     run = Run(
         run_id=moment.ids.ulid(),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from perdure.core.limits import HISTORY_PAGE_SIZE_MAX, RUN_OPENING_CACHE_BYTES_MAX
+from perdure.core.limits import HISTORY_PAGE_SIZE_CEILING, RUN_OPENING_CACHE_BYTES_MAX
 from perdure.core.run.claim import Answers
 from perdure.core.run.inbox import (
     EndedUpdate,
@@ -299,7 +299,7 @@ class Run(Struct):
         Every poll asks for the first page, also that of a worker that knows it and wants the tail.
         """
         self.opening, self.opening_bytes = [], 0
-        for event in events[:HISTORY_PAGE_SIZE_MAX]:
+        for event in events[:HISTORY_PAGE_SIZE_CEILING]:
             if self.opening_bytes + len(event) > RUN_OPENING_CACHE_BYTES_MAX:
                 return
             self.opening.append(event)

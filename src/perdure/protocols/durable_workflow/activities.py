@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.rejection import ActivityNotFound, InvalidRequest
@@ -34,6 +35,7 @@ from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.listing import read_activities
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
 from perdure.web.message import Request, Response
@@ -73,16 +75,22 @@ class Activities:
     """Handlers of `/api/activities…`."""
 
     def __init__(
-        self, engine: Engine, clock: Clock, ids: IdSource, surface: ControlSurface
+        self,
+        engine: Engine,
+        clock: Clock,
+        ids: IdSource,
+        surface: ControlSurface,
+        bounds: Bounds,
     ) -> None:
         self._engine = engine
         self._clock = clock
+        self._bounds = bounds
         self._ids = ids
         self.surface = surface
 
     async def start(self, request: Request) -> Response:
         body = decode(request.body, StartActivityBody)
-        wanted = self._wanted(request.namespace, body)
+        wanted = self._wanted(request, body)
         operation = StartActivity(
             wanted,
             named=body.activity_id is not None,
@@ -103,7 +111,7 @@ class Activities:
         }
         return self.surface.answer(request, 200 if started.retained else 201, answer)
 
-    def _wanted(self, namespace: str, body: StartActivityBody) -> ActivityRequest:
+    def _wanted(self, request: Request, body: StartActivityBody) -> ActivityRequest:
         for name in _REFUSED:
             if getattr(body, name) is not UNSET:
                 raise InvalidRequest(name, f"is spelled {name}_seconds here")
@@ -118,9 +126,10 @@ class Activities:
         require_in_order(timeouts.start_to_close, close, "start_to_close_timeout_seconds")
         require_in_order(timeouts.schedule_to_start, close, "schedule_to_start_timeout_seconds")
         arguments, plain = read_input(body.input, "input")
+        require_input_size(request, self._bounds, arguments, plain)
         frame = None if arguments is None else frame_of_envelope(arguments)
         return ActivityRequest(
-            namespace=namespace,
+            namespace=request.namespace,
             activity_id=body.activity_id or self._ids.ulid(),
             activity_type=body.activity_type,
             activity_class=body.activity_class,

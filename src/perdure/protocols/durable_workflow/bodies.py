@@ -21,6 +21,7 @@ Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """What JSON calls a number may have any length; what is stored has 64 bits."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+PageSize = Annotated[int, Meta(ge=1, le=limits.HISTORY_PAGE_SIZE_CEILING)]
 Absent = Raw | UnsetType
 
 T = TypeVar("T")
@@ -200,7 +201,7 @@ class PollBody(Body):
     poll_request_id: OptionalName = None
     timeout_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
     build_id: OptionalName = None
-    history_page_size: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    history_page_size: PageSize | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
     task_kinds: Annotated[list[str], Meta(min_length=1, max_length=16)] | None = None
 
@@ -254,7 +255,7 @@ class StreamReport(TaskLease):
 
 class HistoryPageBody(TaskLease):
     next_history_page_token: Annotated[str, Meta(max_length=64)]
-    history_page_size: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    history_page_size: PageSize | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
 
 

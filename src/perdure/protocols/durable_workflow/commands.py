@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
@@ -255,12 +256,12 @@ _PARENT_CLOSE = {"abandon", "request_cancel", "request_cancellation", "terminate
 _NO_ARGUMENTS = b"null"
 
 
-def translate_commands(wire: list[WireCommand]) -> list[c.Command]:
+def translate_commands(wire: list[WireCommand], bounds: Bounds) -> list[c.Command]:
     """The commands in our words. Refuses payloads and options that make no sense."""
-    return [_translate(command, f"commands.{index}") for index, command in enumerate(wire)]
+    return [_translate(command, f"commands.{index}", bounds) for index, command in enumerate(wire)]
 
 
-def _translate(wire: WireCommand, at: str) -> c.Command:
+def _translate(wire: WireCommand, at: str, bounds: Bounds) -> c.Command:
     match wire:
         case WireScheduleActivity():
             return _schedule_activity(wire, at)
@@ -269,7 +270,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
         case WireStartChild():
             return _start_child(wire, at)
         case WireStartServiceOperation():
-            return _start_service_operation(wire, at)
+            return _start_service_operation(wire, at, bounds)
         case WireOpenConditionWait():
             return c.OpenConditionWait(
                 key=wire.condition_key,
@@ -299,7 +300,7 @@ def _translate(wire: WireCommand, at: str) -> c.Command:
                 max_supported=wire.max_supported,
             )
         case WireUpsertSearchAttributes():
-            check_search_attributes(wire.attributes, f"{at}.attributes", _UPSERTED_KEY)
+            check_search_attributes(wire.attributes, f"{at}.attributes", bounds, _UPSERTED_KEY)
             return c.UpsertSearchAttributes(attributes=wire.attributes)
         case WireUpsertMemo():
             return _upsert_memo(wire, f"{at}.entries")
@@ -409,7 +410,9 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
     )
 
 
-def _start_service_operation(wire: WireStartServiceOperation, at: str) -> c.StartServiceOperation:
+def _start_service_operation(
+    wire: WireStartServiceOperation, at: str, bounds: Bounds
+) -> c.StartServiceOperation:
     require_call_options(
         mode=wire.mode_override,
         wait_for=wire.wait_for,
@@ -419,8 +422,8 @@ def _start_service_operation(wire: WireStartServiceOperation, at: str) -> c.Star
         prefix=f"{at}.",
     )
     memo, attributes = wire.memo or {}, wire.search_attributes or {}
-    check_memo(memo, f"{at}.memo")
-    check_search_attributes(attributes, f"{at}.search_attributes")
+    check_memo(memo, f"{at}.memo", bounds)
+    check_search_attributes(attributes, f"{at}.search_attributes", bounds)
     return c.StartServiceOperation(
         endpoint=wire.endpoint_name,
         service=wire.service_name,
@@ -467,9 +470,9 @@ def require_call_options(
         raise InvalidRequest(f"{prefix}idempotency_key", "must be printable")
 
 
-def check_memo(memo: dict[str, Any], field: str) -> None:
-    if len(msgspec.json.encode(memo)) > limits.MEMO_BYTES_MAX:
-        raise InvalidRequest(field, f"at most {limits.MEMO_BYTES_MAX} bytes")
+def check_memo(memo: dict[str, Any], field: str, bounds: Bounds) -> None:
+    if len(msgspec.json.encode(memo)) > bounds.memo_bytes_max:
+        raise InvalidRequest(field, f"at most {bounds.memo_bytes_max} bytes")
     require_storable(memo, field)
 
 
@@ -496,8 +499,8 @@ def _upsert_memo(wire: WireUpsertMemo, at: str) -> c.UpsertMemo:
         raise InvalidRequest(f"{at}.blob", error.message) from None
     if not isinstance(entries, dict):
         raise InvalidRequest(f"{at}.blob", "memo entries are a map")
-    if len(entries) > limits.SEARCH_ATTRIBUTES_MAX:
-        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} entries")
+    if len(entries) > limits.MEMO_ENTRIES_MAX:
+        raise InvalidRequest(at, f"at most {limits.MEMO_ENTRIES_MAX} entries")
     return c.UpsertMemo(envelope=encoded, entries=entries)
 
 
@@ -506,15 +509,18 @@ _UPSERTED_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 
 def check_search_attributes(
-    attributes: dict[str, Any], at: str, key_form: re.Pattern[str] = _STARTED_KEY
+    attributes: dict[str, Any],
+    at: str,
+    bounds: Bounds,
+    key_form: re.Pattern[str] = _STARTED_KEY,
 ) -> None:
     """Bounds and shapes of search attributes, before anything is changed."""
-    if len(attributes) > limits.SEARCH_ATTRIBUTES_MAX:
-        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_MAX} search attributes")
+    if len(attributes) > bounds.search_attributes_max:
+        raise InvalidRequest(at, f"at most {bounds.search_attributes_max} search attributes")
     require_storable(attributes, at)
     total = 0
     for key, value in attributes.items():
-        too_long = len(key) > limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX
+        too_long = len(key) > bounds.search_attribute_key_length_max
         if too_long or key_form.fullmatch(key) is None:
             raise InvalidRequest(at, f"{key[:64]!r} is no name for a search attribute")
         is_list = isinstance(value, list)
@@ -525,11 +531,11 @@ def check_search_attributes(
             if isinstance(item, str):
                 size = len(item.encode())
                 total += size
-                if size > limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX:
-                    most = limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX
+                most = bounds.search_attribute_value_bytes_max
+                if size > most:
                     raise InvalidRequest(f"{at}.{key}", f"at most {most} bytes")
-    if total > limits.SEARCH_ATTRIBUTES_BYTES_MAX:
-        raise InvalidRequest(at, f"at most {limits.SEARCH_ATTRIBUTES_BYTES_MAX} bytes in all")
+    if total > bounds.search_attributes_bytes_max:
+        raise InvalidRequest(at, f"at most {bounds.search_attributes_bytes_max} bytes in all")
 
 
 def group_path(wire: Grouped, at: str) -> list[dict[str, Any]] | None:

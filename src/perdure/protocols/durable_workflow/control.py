@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw
 
 from perdure.clock import Clock
 from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Worker
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
@@ -36,6 +37,7 @@ from perdure.engine.staffing import staffing_for
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import (
+    check_memo,
     check_search_attributes,
     require_workflow_type,
 )
@@ -44,14 +46,16 @@ from perdure.protocols.durable_workflow.listing import page_size, read_workflows
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
-    require_storable,
 )
 from perdure.protocols.durable_workflow.references import naming
-from perdure.protocols.durable_workflow.surfaces import ControlSurface, encode
+from perdure.protocols.durable_workflow.sizes import require_input_size
+from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.protocols.durable_workflow.tracing import read_carrier
 from perdure.store.interface import Instance, Store
 from perdure.web.message import Request, Response
 
+_EVENTS_SHOWN = 100
+"""How many events a page has whose size was left open."""
 _FOLLOWED_RUNS = 100
 """How many links of a chain one description follows while the chain grows."""
 
@@ -69,6 +73,7 @@ class ControlPlane:
         *,
         poll_timeout: int,
         can_query: Callable[[Run], bool],
+        bounds: Bounds,
     ) -> None:
         self._engine = engine
         self._can_query = can_query
@@ -76,6 +81,7 @@ class ControlPlane:
         self._ids = ids
         self._watchers = watchers
         self._poll_timeout = poll_timeout
+        self._bounds = bounds
         self.surfaces = {
             name: surface.of(name)
             for name in (
@@ -95,7 +101,7 @@ class ControlPlane:
 
     async def start(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StartBody)
-        wanted = self._start_request(request.namespace, body)
+        wanted = self._start_request(request, body)
         policy = body.duplicate_policy or "fail"
         if policy not in ("fail", "use-existing"):
             raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
@@ -122,22 +128,21 @@ class ControlPlane:
         status = 201 if started.is_new else 200
         return self.surfaces["start"].answer(request, status, answer)
 
-    def _start_request(self, namespace: str, body: bodies.StartBody) -> StartRequest:
+    def _start_request(self, request: Request, body: bodies.StartBody) -> StartRequest:
         for name in bodies.REFUSED_START_FIELDS:
             if getattr(body, name) is not UNSET:
                 raise InvalidRequest(name, "is not supported on a start")
         require_workflow_type(body.workflow_type, "workflow_type")
         memo, attributes = body.memo or {}, body.search_attributes or {}
-        if len(encode(memo)) > limits.MEMO_BYTES_MAX:
-            raise InvalidRequest("memo", f"at most {limits.MEMO_BYTES_MAX} bytes")
-        require_storable(memo, "memo")
-        check_search_attributes(attributes, "search_attributes")
+        check_memo(memo, "memo", self._bounds)
+        check_search_attributes(attributes, "search_attributes", self._bounds)
         execution, run_timeout = body.execution_timeout_seconds, body.run_timeout_seconds
         if execution is not None and run_timeout is not None and run_timeout > execution:
             # The SDKs send both with defaults; the shorter one simply rules.
             run_timeout = execution
-        queue = body.task_queue or "default"
+        namespace, queue = request.namespace, body.task_queue or "default"
         arguments, plain = read_input(body.input, "input")
+        require_input_size(request, self._bounds, arguments, plain)
         frame = Frame.VALUE
         if arguments is not None:
             frame = frame_of_envelope(arguments) or Frame.VALUE
@@ -237,10 +242,10 @@ class ControlPlane:
         if query.get("next_page_token"):
             after = tokens.parse_history_token(query["next_page_token"])
         # Without a page size the SDKs before 2.12 expect the whole history at once.
-        whole = limits.HISTORY_EVENTS_MAX + limits.HISTORY_PAGE_SIZE_MAX
-        size = whole
+        size = limits.HISTORY_READ_MAX
         if "page_size" in query:
-            size = page_size(query, 100, limits.HISTORY_PAGE_SIZE_MAX)
+            most = self._bounds.history_page_size_max
+            size = page_size(query, min(_EVENTS_SHOWN, most), most)
         waits = _flag(query, "wait_new_event")
         if waits and not run.is_closed:
             events = await self._await_events(request, run, after, size + 1)
@@ -292,10 +297,11 @@ class ControlPlane:
     # Commanding ----------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
-        name = require_signal_name(request.params["name"])
+        name = require_signal_name(request.params["name"], self._bounds)
         body = bodies.decode(request.body, bodies.SignalBody)
         trace = read_carrier(body.observability_context)
         arguments, plain = read_input(body.input, "input")
+        require_input_size(request, self._bounds, arguments, plain)
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)

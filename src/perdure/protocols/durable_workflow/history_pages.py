@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 
 from perdure.core import limits
+from perdure.core.bounds import Bounds
+from perdure.core.rejection import InvalidRequest
 from perdure.protocols.durable_workflow import tokens
+from perdure.protocols.durable_workflow.bodies import HistoryPageBody, PollBody
 
 
 def history_page(
@@ -31,6 +34,16 @@ def history_page(
     page["history_events_compressed"] = base64.b64encode(packed).decode()
     page["history_events_encoding"] = chosen
     return page
+
+
+def page_size(body: PollBody | HistoryPageBody, bounds: Bounds) -> int:
+    """How many events a page has: as many as were asked for, if that is not too many."""
+    asked = body.history_page_size
+    if asked is None:
+        return bounds.history_page_size_default
+    if asked > bounds.history_page_size_max:
+        raise InvalidRequest("history_page_size", f"at most {bounds.history_page_size_max}")
+    return asked
 
 
 def _history_encoding(accepted: str | None) -> str | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.inbox import MESSAGE_SIGNAL
 from perdure.protocols.durable_workflow.bodies import Absent
@@ -31,11 +31,11 @@ def read_input(raw: Absent, field: str) -> tuple[bytes | None, bytes | None]:
     return None, encoded
 
 
-def require_signal_name(name: str) -> str:
+def require_signal_name(name: str, bounds: Bounds) -> str:
     """A name that clients may send signals under."""
     if name == MESSAGE_SIGNAL:
         raise InvalidRequest("signal_name", "is reserved for message streams")
-    return require_operation_name(name, "signal_name")
+    return require_operation_name(name, "signal_name", bounds)
 
 
 def require_own_signals(contracts: dict[str, Any]) -> None:
@@ -47,9 +47,9 @@ def require_own_signals(contracts: dict[str, Any]) -> None:
             raise InvalidRequest(field, f"{MESSAGE_SIGNAL} is reserved for message streams")
 
 
-def require_operation_name(name: str, field: str) -> str:
-    if len(name.encode()) > limits.OPERATION_NAME_BYTES_MAX:
-        raise InvalidRequest(field, f"at most {limits.OPERATION_NAME_BYTES_MAX} bytes")
+def require_operation_name(name: str, field: str, bounds: Bounds) -> str:
+    if len(name.encode()) > bounds.operation_name_bytes_max:
+        raise InvalidRequest(field, f"at most {bounds.operation_name_bytes_max} bytes")
     if any(ord(character) < 32 or ord(character) == 127 for character in name):
         raise InvalidRequest(field, "must not hold control characters")
     return name

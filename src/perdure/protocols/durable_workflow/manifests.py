@@ -3,6 +3,7 @@
 from typing import Any
 
 from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.fleet.session import LEASE_SECONDS, TTL_SECONDS
 from perdure.core.fleet.worker import Cadence
 from perdure.protocols.durable_workflow.response_contract import RESPONSE_CONTRACT
@@ -149,20 +150,29 @@ CLIENT_COMPATIBILITY: dict[str, Any] = {
     },
 }
 
-STRUCTURAL_LIMITS = {
-    "pending_activity_count": limits.PENDING_ACTIVITIES_MAX,
-    "pending_child_count": limits.PENDING_CHILDREN_MAX,
-    "pending_timer_count": limits.PENDING_TIMERS_MAX,
-    "pending_signal_count": limits.PENDING_SIGNALS_MAX,
-    "pending_update_count": limits.PENDING_UPDATES_MAX,
-    "pending_message_count": limits.PENDING_MESSAGES_MAX,
-    "pending_message_bytes": limits.PENDING_MESSAGES_BYTES_MAX,
-    "message_stream_count": limits.MESSAGE_STREAMS_MAX,
-    "command_batch_size": limits.COMMANDS_PER_COMPLETION_MAX,
-    "memo_size_bytes": limits.MEMO_BYTES_MAX,
-    "search_attribute_size_bytes": limits.SEARCH_ATTRIBUTES_BYTES_MAX,
-    "history_event_count": limits.HISTORY_EVENTS_MAX,
-}
+
+def structural_limits(bounds: Bounds, body_bytes_max: int) -> dict[str, int]:
+    """What one run may hold, and from where on it is told."""
+    return {
+        "pending_activity_count": bounds.pending_activities_max,
+        "pending_child_count": bounds.pending_children_max,
+        "pending_timer_count": bounds.pending_timers_max,
+        "pending_signal_count": bounds.pending_signals_max,
+        "pending_update_count": bounds.pending_updates_max,
+        "pending_message_count": limits.PENDING_MESSAGES_MAX,
+        "pending_message_bytes": limits.PENDING_MESSAGES_BYTES_MAX,
+        "message_stream_count": limits.MESSAGE_STREAMS_MAX,
+        "command_batch_size": bounds.commands_max,
+        "payload_size_bytes": min(bounds.payload_bytes_max, body_bytes_max),
+        "memo_size_bytes": bounds.memo_bytes_max,
+        "search_attribute_size_bytes": bounds.search_attributes_bytes_max,
+        "history_transaction_size": bounds.events_per_completion_max,
+        "history_event_count": bounds.history_events_max,
+        "continue_as_new_event_threshold": bounds.continue_as_new_events,
+        "continue_as_new_size_bytes_threshold": bounds.continue_as_new_bytes,
+        "continue_as_new_fan_out_threshold": limits.CONTINUE_AS_NEW_FAN_OUT,
+        "warning_threshold_percent": bounds.warning_percent,
+    }
 
 
 SYNCHRONOUS_UPDATE_VALIDATION: dict[str, Any] = {
@@ -235,7 +245,12 @@ WORKFLOW_STREAMS: dict[str, Any] = {
 
 
 def server_capabilities(
-    *, poll_timeout: int, compression: bool, external_payloads: bool, cadence: Cadence
+    *,
+    poll_timeout: int,
+    compression: bool,
+    external_payloads: bool,
+    cadence: Cadence,
+    bounds: Bounds,
 ) -> dict[str, Any]:
     """What a worker may rely on."""
     encodings = ["gzip", "deflate"]
@@ -244,8 +259,8 @@ def server_capabilities(
         "supported_workflow_task_commands": list(SUPPORTED_COMMANDS),
         "workflow_task_poll_request_idempotency": True,
         "poll_status": True,
-        "history_page_size_default": limits.HISTORY_PAGE_SIZE_DEFAULT,
-        "history_page_size_max": limits.HISTORY_PAGE_SIZE_MAX,
+        "history_page_size_default": bounds.history_page_size_default,
+        "history_page_size_max": bounds.history_page_size_max,
         "query_tasks": True,
         "query_task_authority": True,
         "activity_retry_policy": True,
@@ -301,6 +316,7 @@ def cluster_info(
     default_namespace: str,
     capabilities: dict[str, Any],
     body_bytes_max: int,
+    bounds: Bounds,
 ) -> dict[str, Any]:
     """The discovery document, as the published SDKs validate it."""
     return {
@@ -339,15 +355,15 @@ def cluster_info(
         },
         "limits": {
             "max_payload_bytes": body_bytes_max,
-            "max_memo_bytes": limits.MEMO_BYTES_MAX,
-            "max_search_attributes": limits.SEARCH_ATTRIBUTES_MAX,
-            "max_search_attribute_key_length": limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX,
-            "max_search_attribute_value_bytes": limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX,
-            "max_operation_name_length": limits.OPERATION_NAME_BYTES_MAX,
-            "max_pending_activities": limits.PENDING_ACTIVITIES_MAX,
-            "max_pending_children": limits.PENDING_CHILDREN_MAX,
+            "max_memo_bytes": bounds.memo_bytes_max,
+            "max_search_attributes": bounds.search_attributes_max,
+            "max_search_attribute_key_length": bounds.search_attribute_key_length_max,
+            "max_search_attribute_value_bytes": bounds.search_attribute_value_bytes_max,
+            "max_operation_name_length": bounds.operation_name_bytes_max,
+            "max_pending_activities": bounds.pending_activities_max,
+            "max_pending_children": bounds.pending_children_max,
         },
-        "structural_limits": STRUCTURAL_LIMITS,
+        "structural_limits": structural_limits(bounds, body_bytes_max),
         "client_compatibility": CLIENT_COMPATIBILITY,
         "auth_composition_contract": AUTH_COMPOSITION,
         "control_plane": {

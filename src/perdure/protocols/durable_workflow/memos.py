@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.external import require_intact
 from perdure.core.references import MARK, read_reference
 from perdure.core.rejection import ExternalPayloadNotFound, InvalidRequest
@@ -14,13 +14,15 @@ from perdure.protocols.durable_workflow.payloads import is_envelope, require_env
 from perdure.store.interface import PayloadKey, Store
 
 
-async def inline_memos(store: Store, namespace: str, commands: list[WireCommand]) -> None:
+async def inline_memos(
+    store: Store, namespace: str, commands: list[WireCommand], bounds: Bounds
+) -> None:
     """Replace references in `upsert_memo` by what they refer to."""
     for index, command in enumerate(commands):
         if isinstance(command, WireUpsertMemo) and MARK in bytes(command.entries):
             at = f"commands.{index}.entries"
             entries = bytes(command.entries)
-            most = 2 * limits.MEMO_BYTES_MAX
+            most = 2 * bounds.memo_bytes_max
             inlined = await inline_envelope(store, namespace, entries, at, bytes_max=most)
             command.entries = Raw(inlined)
 

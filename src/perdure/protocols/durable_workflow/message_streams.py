@@ -4,6 +4,7 @@ import hashlib
 import re
 
 from perdure.core import limits
+from perdure.core.bounds import Bounds
 from perdure.core.payload import Frame, encode
 from perdure.core.rejection import InvalidRequest, InvalidStreamName
 from perdure.core.run.message_stream import Consumption
@@ -15,6 +16,7 @@ from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.memos import inline_envelope
 from perdure.protocols.durable_workflow.payloads import open_envelope, require_storable
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
 from perdure.web.message import Request, Response
@@ -25,8 +27,9 @@ _NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{limits.MESSAGE_STREAM_NAME_LENGTH_MAX}
 class MessageStreams:
     """Handler of `/api/workflows/{workflow_id}/message-streams/…`."""
 
-    def __init__(self, engine: Engine, surface: ControlSurface) -> None:
+    def __init__(self, engine: Engine, surface: ControlSurface, bounds: Bounds) -> None:
         self._engine = engine
+        self._bounds = bounds
         self.surface = surface.of("append_message")
 
     async def append(self, request: Request) -> Response:
@@ -39,7 +42,7 @@ class MessageStreams:
             )
         body = bodies.decode(request.body, bodies.AppendMessageBody)
         instance = Instance(request.namespace, request.params["workflow_id"])
-        arguments = await self._arguments(instance, body)
+        arguments = await self._arguments(request, instance, body)
         # It becomes a part of another payload, later, where a refusal would be too late.
         require_storable([body.message_id, envelope_value(arguments)], "input")
         operation = AppendMessage(
@@ -68,9 +71,12 @@ class MessageStreams:
         }
         return self.surface.answer(request, 202, answer)
 
-    async def _arguments(self, instance: Instance, body: bodies.AppendMessageBody) -> bytes:
+    async def _arguments(
+        self, request: Request, instance: Instance, body: bodies.AppendMessageBody
+    ) -> bytes:
         """The envelope of an argument list: code would not see anything else."""
         arguments, plain = read_input(body.input, "input")
+        require_input_size(request, self._bounds, arguments, plain)
         if arguments is not None:
             # It reaches the code inside of another payload, where no worker would fetch it.
             arguments = await inline_envelope(
@@ -78,7 +84,7 @@ class MessageStreams:
                 instance.namespace,
                 arguments,
                 "input",
-                bytes_max=limits.BODY_BYTES_MAX,
+                bytes_max=self._bounds.payload_bytes_max,
             )
             readable, value = open_envelope(arguments)
             if readable and not isinstance(value, list):

@@ -7,6 +7,7 @@ import msgspec
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import (
@@ -21,7 +22,7 @@ from perdure.engine.beat import Engine
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.apart import apart
 from perdure.protocols.durable_workflow.cancelling import cancellation_request
-from perdure.protocols.durable_workflow.history_pages import history_page
+from perdure.protocols.durable_workflow.history_pages import history_page, page_size
 from perdure.protocols.durable_workflow.session_terms import terms_view
 from perdure.protocols.durable_workflow.sessions import knows_sessions
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface
@@ -99,12 +100,14 @@ class Polls:
         surface: WorkerSurface,
         *,
         timeout: int,
+        bounds: Bounds,
     ) -> None:
         self._engine = engine
         self.polling = polling
         self._clock = clock
         self._surface = surface
         self._timeout = timeout
+        self._bounds = bounds
         # Made once: a poll that waits holds one of them.
         self._finish_workflow: Finish = self._answer_workflow
         self._finish_activity: Finish = self._answer_activity
@@ -144,7 +147,7 @@ class Polls:
             timeout=timeout,
             build_id=body.build_id or None,
             request_id=body.poll_request_id or None,
-            page_size=body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT,
+            page_size=page_size(body, self._bounds),
             progress="workflow" in tasks,
             validations="update_validation" in tasks,
             sessions=kind == "activity" and knows_sessions(request),

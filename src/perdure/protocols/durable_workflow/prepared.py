@@ -10,9 +10,10 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds
 from perdure.core.references import MARK
-from perdure.core.rejection import InvalidRequest, PreparedLocalUnavailable
-from perdure.core.run.activity import Reported
+from perdure.core.rejection import InvalidRequest, PreparedLocalUnavailable, ResultTooLarge
+from perdure.core.run.activity import Reported, result_too_large
 from perdure.core.run.command import Cleanup, Command, PrepareLocalActivity, ScheduleActivity
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.local_attempt import Outcome, Stop
@@ -59,6 +60,7 @@ from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.payloads import require_payload, require_storable
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.sessions import require_sessions
+from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, protocol_minor
 from perdure.protocols.durable_workflow.task_refs import report_of, require_ref
 from perdure.web.message import Request, Response
@@ -107,7 +109,7 @@ class CheckpointBody(bodies.TaskLease, kw_only=True):
     checkpoint_id: Name255
     start_sequence: Sequence
     commands: Annotated[
-        list[WirePrefix], Meta(min_length=1, max_length=limits.COMMANDS_PER_COMPLETION_MAX)
+        list[WirePrefix], Meta(min_length=1, max_length=limits.COMMANDS_PER_COMPLETION_CEILING)
     ]
 
 
@@ -163,8 +165,11 @@ _Body = TypeVar("_Body", bound=bodies.TaskLease)
 class PreparedActivities:
     """Handlers under `/api/worker/workflow-tasks/{task_id}/local-activities`."""
 
-    def __init__(self, engine: Engine, granting: Granting, surface: WorkerSurface) -> None:
+    def __init__(
+        self, engine: Engine, granting: Granting, surface: WorkerSurface, bounds: Bounds
+    ) -> None:
         self._engine = engine
+        self._bounds = bounds
         self._granting = granting
         self._surface = surface
 
@@ -174,8 +179,10 @@ class PreparedActivities:
         body = _read(request, CheckpointBody)
         claim = _claimed(request, body)
         if MARK in request.body:
-            await inline_memos(self._engine.store, request.namespace, [*body.commands])
-        commands = translate_commands([*body.commands])
+            store = self._engine.store
+            await inline_memos(store, request.namespace, [*body.commands], self._bounds)
+        commands = translate_commands([*body.commands], self._bounds)
+        require_command_sizes(request, self._bounds, commands)
         kind = CheckpointStreams if directives_of(commands) else CheckpointPrefix
         operation = kind(
             *claim,
@@ -189,7 +196,11 @@ class PreparedActivities:
     async def checkpoint_group(self, request: Request) -> Response:
         body = _read(request, GroupBody)
         claim = _claimed(request, body)
-        commands = [_member(wire, f"commands.{index}") for index, wire in enumerate(body.commands)]
+        commands = [
+            _member(wire, f"commands.{index}", self._bounds)
+            for index, wire in enumerate(body.commands)
+        ]
+        require_command_sizes(request, self._bounds, commands)
         if any(isinstance(each, ScheduleActivity) and each.session for each in commands):
             require_sessions(request)
         operation = CheckpointGroup(
@@ -208,11 +219,13 @@ class PreparedActivities:
 
     async def prepare(self, request: Request) -> Response:
         body = _read(request, PrepareBody)
+        command = translate_call(body.descriptor, "descriptor")
+        require_command_sizes(request, self._bounds, [command])
         operation = PrepareAttempt(
             *_claimed(request, body),
             sequence=body.sequence,
             nonce=body.worker_attempt_id,
-            command=translate_call(body.descriptor, "descriptor"),
+            command=command,
         )
         view: AttemptView = await self._engine.submit(naming(request, operation))
         answer = {
@@ -275,12 +288,18 @@ class PreparedActivities:
 
     async def outcome(self, request: Request) -> Response:
         body = _read(request, OutcomeBody)
+        outcome = _outcome(body.report)
+        reached = find_passed(request, self._bounds, outcome.result)
+        if reached is not None:
+            outcome = Outcome(failure=result_too_large(reached))
         operation = EndAttempt(
-            *_claimed(request, body),
-            request.params["attempt_id"],
-            outcome=_outcome(body.report),
+            *_claimed(request, body), request.params["attempt_id"], outcome=outcome
         )
         done: Finished = await self._engine.submit(naming(request, operation))
+        if reached is not None and outcome.failure is not None:
+            # It has failed by that: its code shall hear of it, rather than do it all again.
+            message = outcome.failure.message
+            raise ResultTooLarge(message, **reached._asdict(), outcome="failed", recorded=True)
         answer = {
             **_finished(request, body, done),
             "recorded": True,
@@ -330,10 +349,10 @@ def translate_call(wire: LocalCall, at: str) -> PrepareLocalActivity:
     )
 
 
-def _member(wire: WireMember, at: str) -> Command | PrepareLocalActivity:
+def _member(wire: WireMember, at: str, bounds: Bounds) -> Command | PrepareLocalActivity:
     if isinstance(wire, WirePrepare):
         return translate_call(wire, at)
-    return translate_commands([wire])[0]
+    return translate_commands([wire], bounds)[0]
 
 
 def _outcome(report: WireReport) -> Outcome:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taking
 from perdure.core.references import find_references
 from perdure.core.rejection import InvalidRequest, Rejection, WorkerNotRegistered
@@ -54,6 +55,7 @@ class QueryPlane:
         worker_surface: WorkerSurface,
         *,
         poll_timeout: int,
+        bounds: Bounds,
     ) -> None:
         self._engine = engine
         self._asking = asking
@@ -62,11 +64,12 @@ class QueryPlane:
         self.surface = surface
         self._worker_surface = worker_surface
         self._poll_timeout = poll_timeout
+        self._bounds = bounds
 
     # Clients -------------------------------------------------------------------------------------
 
     async def ask(self, request: Request) -> Response:
-        name = require_operation_name(request.params["name"], "query_name")
+        name = require_operation_name(request.params["name"], "query_name", self._bounds)
         body = bodies.decode(request.body, bodies.QueryBody)
         arguments, plain = read_input(body.input, "input")
         await self._require_payloads(request)

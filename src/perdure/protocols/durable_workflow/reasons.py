@@ -71,6 +71,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.UpdateValidationDuplicate: 409,
     r.StructuralLimitExceeded: 409,
     r.CompletionTooLarge: 422,
+    r.ResultTooLarge: 422,
     r.CooperativeCancellationUnavailable: 409,
     r.CancellationRequestNotFound: 404,
     r.CancellationAlreadyDelivered: 409,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.limits import HISTORY_READ_MAX
 from perdure.core.run.redrive import Prefix, read_prefix
 from perdure.core.run.state import Dialect
 from perdure.core.run.status import RunStatus
@@ -67,7 +67,7 @@ class Redriving:
             return None
         if run.dialect is not Dialect.PULL:
             return None
-        history = await self._engine.store.read_history(run_id, 0, HISTORY_EVENTS_MAX * 2)
+        history = await self._engine.store.read_history(run_id, 0, HISTORY_READ_MAX)
         if len(history) <= _APART_EVENTS:
             return read_prefix(run_id, history)
         return await asyncio.to_thread(read_prefix, run_id, history)

@@ -3,7 +3,7 @@
 import msgspec
 from msgspec import Struct
 
-from perdure.core.limits import HISTORY_EVENTS_MAX
+from perdure.core.limits import HISTORY_READ_MAX
 from perdure.engine.activity_tasks import AttemptRef
 from perdure.store.interface import Store
 
@@ -47,7 +47,7 @@ async def find_recorded_outcome(store: Store, ref: AttemptRef, message: str | No
                 continue
             if _tells_of(_payload_decoder.decode(decided.payload), ref, message):
                 return _OUTCOMES[decided.event_type]
-    for encoded in await store.read_history(ref.run_id, 0, HISTORY_EVENTS_MAX * 2):
+    for encoded in await store.read_history(ref.run_id, 0, HISTORY_READ_MAX):
         if ref.attempt_id.encode() not in encoded:
             continue
         event = _decoder.decode(encoded)

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Raw, Struct
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
@@ -58,6 +59,7 @@ from perdure.protocols.durable_workflow.payloads import (
     shown,
 )
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
 from perdure.web.message import Request, Response
@@ -148,7 +150,9 @@ class Services:
         ids: IdSource,
         waiters: UpdateWaiters,
         surface: ControlSurface,
+        bounds: Bounds,
     ) -> None:
+        self._bounds = bounds
         self._engine = engine
         self._clock = clock
         self._ids = ids
@@ -283,9 +287,10 @@ class Services:
         if body.payload_codec not in (None, "avro"):
             raise InvalidRequest("payload_codec", "the codec is avro")
         memo, attributes = body.memo or {}, body.search_attributes or {}
-        check_memo(memo, "memo")
-        check_search_attributes(attributes, "search_attributes")
+        check_memo(memo, "memo", self._bounds)
+        check_search_attributes(attributes, "search_attributes", self._bounds)
         arguments, plain = _arguments(body.arguments)
+        require_input_size(request, self._bounds, arguments, plain)
         frame = None if arguments is None else frame_of_envelope(arguments)
         names = _names(request)
         return CallRequest(
@@ -391,9 +396,7 @@ class Services:
         run = next((it for it in siblings if it.run_id == wanted), None)
         if run is None:
             raise RunNotFound(f"workflow {instance.workflow_id[:128]} has no run {wanted[:64]}")
-        history = await self._engine.store.read_history(
-            run.run_id, 0, limits.HISTORY_EVENTS_MAX * 2
-        )
+        history = await self._engine.store.read_history(run.run_id, 0, limits.HISTORY_READ_MAX)
         calls: dict[str, dict[str, Any]] = {}
         for encoded in history:
             if b'"event_type":"ServiceCall' in encoded[:256]:

@@ -8,6 +8,7 @@ from msgspec import UNSET, Raw, Struct
 
 from perdure.core import instant, limits
 from perdure.core import rejection as r
+from perdure.core.bounds import Bounds
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.inbox import Refusal
 from perdure.core.run.state import parse_task_id
@@ -31,6 +32,7 @@ from perdure.protocols.durable_workflow.control import command_target, encode_fo
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import count_arguments, shown
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.protocols.durable_workflow.tracing import read_carrier
 from perdure.web.message import Request, Response
@@ -92,11 +94,13 @@ class Updates:
         worker: WorkerSurface,
         *,
         wait_timeout: int,
+        bounds: Bounds,
     ) -> None:
         self._engine = engine
         self._waiters = waiters
         self._worker = worker
         self._wait_timeout = wait_timeout
+        self._bounds = bounds
         self.surface = control.of("update")
 
     # Clients -------------------------------------------------------------------------------------
@@ -110,13 +114,14 @@ class Updates:
         return await self._answer(request, ticket, view)
 
     async def _admit(self, request: Request) -> Ticket:
-        name = require_operation_name(request.params["name"], "update_name")
+        name = require_operation_name(request.params["name"], "update_name", self._bounds)
         body = bodies.decode(request.body, bodies.UpdateBody)
         if body.wait_policy is not UNSET:
             raise r.InvalidRequest("wait_policy", "is gone; use wait_for")
         if body.wait_for not in (None, *STAGES):
             raise r.InvalidRequest("wait_for", f"must be one of {', '.join(STAGES)}")
         arguments, plain = read_input(body.input, "input")
+        require_input_size(request, self._bounds, arguments, plain)
         target = command_target(request, body.request_id, f"{name}\0".encode(), arguments, plain)
         if arguments is None and plain is not None:
             arguments = await encode_for_run(self._engine.store, target, plain)
@@ -251,7 +256,7 @@ class Updates:
         assert view.status == UNKNOWN
         # It ended long ago, and history remembers. Slow, and only asked by late repeats.
         update_id = ticket.admitted.update_id
-        for encoded in await store.read_history(run_id, 0, limits.HISTORY_EVENTS_MAX * 2):
+        for encoded in await store.read_history(run_id, 0, limits.HISTORY_READ_MAX):
             if update_id.encode() in encoded:
                 event = _event_decoder.decode(encoded)
                 if event.event_type in _ENDINGS and event.payload.update_id == update_id:

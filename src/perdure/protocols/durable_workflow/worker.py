@@ -7,18 +7,20 @@ from msgspec import UNSET
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
+from perdure.core.bounds import Bounds, Reached
 from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES
 from perdure.core.fleet.worker import Cadence, Worker
 from perdure.core.references import MARK
 from perdure.core.rejection import (
     InvalidPageToken,
     Rejection,
+    ResultTooLarge,
     RunCancelled,
     RunClosed,
     RunTerminated,
     StaleAttempt,
 )
-from perdure.core.run.activity import Reported
+from perdure.core.run.activity import Reported, result_too_large
 from perdure.core.run.command import ScheduleActivity
 from perdure.core.run.state import TaskRef
 from perdure.dispatch.polling import Polling
@@ -65,7 +67,7 @@ from perdure.protocols.durable_workflow.commands import (
     keeping_time,
     translate_commands,
 )
-from perdure.protocols.durable_workflow.history_pages import history_page
+from perdure.protocols.durable_workflow.history_pages import history_page, page_size
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.message_streams import read_consumption
@@ -82,6 +84,7 @@ from perdure.protocols.durable_workflow.sessions import (
     require_sessions,
     standing_view,
 )
+from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
 from perdure.web.message import Later, Request, Response
@@ -103,10 +106,12 @@ class WorkerPlane:
         *,
         poll_timeout: int,
         cadence: Cadence,
+        bounds: Bounds,
     ) -> None:
         self._cadence = cadence
         self._engine = engine
-        self.polls = Polls(engine, polling, clock, surface, timeout=poll_timeout)
+        self.polls = Polls(engine, polling, clock, surface, timeout=poll_timeout, bounds=bounds)
+        self._bounds = bounds
         self._granting = granting
         self._clock = clock
         self._ids = ids
@@ -213,17 +218,17 @@ class WorkerPlane:
         body = bodies.decode(request.body, bodies.HistoryPageBody)
         ref = require_ref(request, "w")
         after = tokens.parse_history_token(body.next_history_page_token)
-        size = body.history_page_size or limits.HISTORY_PAGE_SIZE_DEFAULT
+        limit = page_size(body, self._bounds)
         page: Page = await self._engine.submit(
             PageWorkflowTask(
-                request.namespace, ref.run_id, report_of(ref, body), after=after, limit=size
+                request.namespace, ref.run_id, report_of(ref, body), after=after, limit=limit
             )
         )
         if after > page.total:
             raise InvalidPageToken("the page token points behind the history")
         events = page.events
         if events is None:
-            events = await apart(self._engine.store.read_history(ref.run_id, after, size))
+            events = await apart(self._engine.store.read_history(ref.run_id, after, limit))
             events = events[: max(page.total - after, 0)]
         answer = {
             "task_id": request.params["task_id"],
@@ -268,12 +273,13 @@ class WorkerPlane:
         self, request: Request, body: CompleteTaskBody, ref: TaskRef
     ) -> Response:
         store = self._engine.store
-        await apart(inline_memos(store, request.namespace, body.commands))
+        await apart(inline_memos(store, request.namespace, body.commands, self._bounds))
         done: TaskCompleted = await self._completed(request, body, ref)
         return self._surface.answer(200, _task_answer(request, body, done))
 
     def _completed(self, request: Request, body: CompleteTaskBody, ref: TaskRef) -> Reply:
-        commands = translate_commands(body.commands)
+        commands = translate_commands(body.commands, self._bounds)
+        require_command_sizes(request, self._bounds, commands)
         for command in commands:
             if isinstance(command, ScheduleActivity) and command.session is not None:
                 require_sessions(request)
@@ -309,7 +315,7 @@ class WorkerPlane:
 
     # Activity tasks ------------------------------------------------------------------------------
 
-    def complete_activity(self, request: Request) -> Later:
+    def complete_activity(self, request: Request) -> Later | Coroutine[Any, Any, Response]:
         body = bodies.decode(request.body, bodies.CompleteActivityBody)
         ref = attempt_ref(request, body)
         encoded = b"null" if body.result is UNSET else bytes(body.result)
@@ -317,8 +323,22 @@ class WorkerPlane:
         plain = result is not None and not is_envelope(result)
         if result is not None:
             (require_plain if plain else require_envelope)(result, "result")
+            reached = find_passed(request, self._bounds, result)
+            if reached is not None:
+                return self._fail_oversized(request, ref, reached)
         operation = naming(request, CompleteActivity(ref, result, plain=plain))
         return Reporting(self._engine.submit(operation), request, ref, self, "completed", None)
+
+    async def _fail_oversized(
+        self, request: Request, ref: AttemptRef, reached: Reached
+    ) -> Response:
+        """A result that cannot be kept ends its activity: a worker would do it all again."""
+        failure = result_too_large(reached)
+        try:
+            await self._engine.submit(FailActivity(ref, failure))
+        except (StaleAttempt, RunClosed, RunCancelled, RunTerminated) as refused:
+            await self.repeated_outcome(request, ref, "failed", failure.message, refused)
+        raise ResultTooLarge(failure.message, **reached._asdict(), outcome="failed", recorded=True)
 
     def fail_activity(self, request: Request) -> Later:
         body = bodies.decode(request.body, bodies.FailActivityBody)

@@ -9,8 +9,7 @@ from perdure.core import instant
 from perdure.core.limits import (
     EVENT_DATA_BYTES_MAX,
     FORK_BYTES_MAX,
-    HISTORY_EVENTS_MAX,
-    HISTORY_PAGE_SIZE_MAX,
+    HISTORY_READ_MAX,
     LIST_PAGE_SIZE_DEFAULT,
     LIST_PAGE_SIZE_MAX,
     NAME_LENGTH_MAX,
@@ -159,8 +158,7 @@ class RunControl:
         action: str = "retry_from_step",
     ) -> Response:
         step = body.step
-        whole = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
-        events = await self._engine.store.read_history(source.run_id, 0, whole)
+        events = await self._engine.store.read_history(source.run_id, 0, HISTORY_READ_MAX)
         told = carried_before(facts_of(events), step)
         if told is None:
             raise bad_request(f"run {source.run_id} has no step {step[:64]}")

@@ -11,8 +11,7 @@ import msgspec
 from perdure.core.limits import (
     EXPLANATION_FACTS_BYTES_MAX,
     EXPLANATIONS_AT_ONCE_MAX,
-    HISTORY_EVENTS_MAX,
-    HISTORY_PAGE_SIZE_MAX,
+    HISTORY_READ_MAX,
 )
 from perdure.core.push.inference import Answered, Inference, Outcome
 from perdure.core.run.state import Run
@@ -50,8 +49,7 @@ class Explaining:
         provider = self._provider
         if provider is None:
             raise HttpError(501, "ai_provider_missing", "no AI provider is configured")
-        whole = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
-        facts = facts_of(await self._store.read_history(run.run_id, 0, whole))
+        facts = facts_of(await self._store.read_history(run.run_id, 0, HISTORY_READ_MAX))
         told = told_of(run, facts)
 
         async def feed(out: EventStream) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from perdure.core.limits import HISTORY_EVENTS_MAX, HISTORY_PAGE_SIZE_MAX
+from perdure.core.limits import HISTORY_READ_MAX
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.beat import Engine
 from perdure.protocols.durablex.listing import find_runs, narrowed, read_question
@@ -12,7 +12,6 @@ from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_o
 from perdure.protocols.durablex.views import input_of, result_of, run_view, waiting_view
 from perdure.web.message import HttpError, Request, Response
 
-_WHOLE = HISTORY_EVENTS_MAX + HISTORY_PAGE_SIZE_MAX
 _LOG_LINES_DEFAULT = 1_000
 _LOG_LINES_MAX = 10_000
 
@@ -47,7 +46,7 @@ class Runs:
         run = await self.require(request)
         after = integer(request.query, "from", 0, 2**40, 0)
         limit = integer(request.query, "limit", 1, _LOG_LINES_MAX, _LOG_LINES_DEFAULT)
-        facts = facts_of(await self._store.read_history(run.run_id, after, _WHOLE))
+        facts = facts_of(await self._store.read_history(run.run_id, after, HISTORY_READ_MAX))
         return self._surface.answer(200, logs_of(facts)[:limit])
 
     async def view(self, run: Run) -> dict[str, Any]:
@@ -71,4 +70,4 @@ class Runs:
         return run
 
     async def _facts(self, run: Run) -> list[Fact]:
-        return facts_of(await self._store.read_history(run.run_id, 0, _WHOLE))
+        return facts_of(await self._store.read_history(run.run_id, 0, HISTORY_READ_MAX))

@@ -1,0 +1,58 @@
+"""The bounds that an operator may choose, as one value that the rules are given.
+
+What nobody chose is as in `limits`. A bound that is moved while runs are open takes nothing away
+from them: what they hold stays, and nothing is added until they are within it again.
+"""
+
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
+from perdure.core import limits
+
+
+class Reached(NamedTuple):
+    """Where a value stands against its bound, in the words of a refusal."""
+
+    limit_kind: str
+    current_value: int
+    configured_limit: int
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """How much one request may carry and one run may hold."""
+
+    payload_bytes_max: int = limits.PAYLOAD_BYTES_MAX
+    memo_bytes_max: int = limits.MEMO_BYTES_MAX
+    search_attributes_max: int = limits.SEARCH_ATTRIBUTES_MAX
+    search_attribute_key_length_max: int = limits.SEARCH_ATTRIBUTE_KEY_LENGTH_MAX
+    search_attribute_value_bytes_max: int = limits.SEARCH_ATTRIBUTE_VALUE_BYTES_MAX
+    search_attributes_bytes_max: int = limits.SEARCH_ATTRIBUTES_BYTES_MAX
+    operation_name_bytes_max: int = limits.OPERATION_NAME_BYTES_MAX
+    commands_max: int = limits.COMMANDS_PER_COMPLETION_MAX
+    events_per_completion_max: int = limits.EVENTS_PER_COMPLETION_MAX
+    pending_activities_max: int = limits.PENDING_ACTIVITIES_MAX
+    pending_children_max: int = limits.PENDING_CHILDREN_MAX
+    pending_timers_max: int = limits.PENDING_TIMERS_MAX
+    pending_signals_max: int = limits.PENDING_SIGNALS_MAX
+    pending_updates_max: int = limits.PENDING_UPDATES_MAX
+    history_events_max: int = limits.HISTORY_EVENTS_MAX
+    history_page_size_default: int = limits.HISTORY_PAGE_SIZE_DEFAULT
+    history_page_size_max: int = limits.HISTORY_PAGE_SIZE_MAX
+    continue_as_new_events: int = limits.CONTINUE_AS_NEW_EVENTS
+    continue_as_new_bytes: int = limits.CONTINUE_AS_NEW_BYTES
+    warning_percent: int = limits.WARNING_PERCENT
+    # Worked out once, because every completion asks: fewer steps than this pass no bound of theirs.
+    steps_least: int = 0
+
+    def __post_init__(self) -> None:
+        steps = (self.pending_activities_max, self.pending_children_max, self.pending_timers_max)
+        force_setattr(self, "steps_least", min(steps))
+
+    def warns_from(self, most: int) -> int:
+        """The least value that is told as near to a bound."""
+        return -(-most * self.warning_percent // 100)
+
+
+DEFAULT_BOUNDS = Bounds()
