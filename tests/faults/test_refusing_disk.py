@@ -190,6 +190,7 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         "POST /api/worker/register": worker("/register", {"worker_id": "comes", **told}),
         "POST /api/worker/heartbeat": worker("/heartbeat", {"worker_id": "w1"}),
         f"DELETE {registration}": worker("/registrations/goes", None, "DELETE"),
+        **fleet(wire),
         f"POST {registration}/deregister": worker("/registrations/fenced/deregister", fenced),
         f"POST {task}/heartbeat": report("completed", "heartbeat"),
         f"POST {task}/complete": report("completed", "complete", commands=[complete_workflow()]),
@@ -201,6 +202,25 @@ def changing_calls(wire: Wire) -> dict[str, Callable[[], Answer]]:
         f"POST {activity}/complete": attempt("completed", "complete", result=avro("paid")),
         f"POST {activity}/fail": attempt("failed", "fail", failure={"message": "boom"}),
         "POST /api/system/retention/pass": control("/system/retention/pass", {}),
+    }
+
+
+def fleet(wire: Wire) -> dict[str, Callable[[], Answer]]:
+    """What operators do with workers and their builds."""
+    wire.register("removed")
+    wire.register("rolled", build_id="new", task_queue="rolled")
+    builds = "/task-queues/{task_queue}/build-ids"
+
+    def steer(verb: str, build_id: str) -> Answer:
+        path = builds.format(task_queue="rolled")
+        return wire.control("POST", f"{path}/{verb}", {"build_id": build_id})
+
+    steer("drain", "older").ok()
+    return {
+        "DELETE /api/workers/{worker_id}": partial(wire.control, "DELETE", "/workers/removed"),
+        f"POST /api{builds}/drain": partial(steer, "drain", "old"),
+        f"POST /api{builds}/resume": partial(steer, "resume", "older"),
+        f"POST /api{builds}/promote": partial(steer, "promote", "new"),
     }
 
 
