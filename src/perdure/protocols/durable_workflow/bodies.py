@@ -199,11 +199,18 @@ class PollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
+    timeout_seconds: Integer | None = None
     build_id: OptionalName = None
     history_page_size: PageSize | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
     task_kinds: Annotated[list[str], Meta(min_length=1, max_length=16)] | None = None
+
+
+def poll_timeout(asked_seconds: int | None, default: int) -> int:
+    """How long a poll waits: as long as it asks, within bounds, or as the server says."""
+    if asked_seconds is None:
+        return default
+    return min(max(asked_seconds, 0) * limits.SECOND, limits.POLL_TIMEOUT_MAX)
 
 
 class ValidationLease(Body):
@@ -354,7 +361,7 @@ class QueryPollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
+    timeout_seconds: Integer | None = None
     build_id: OptionalName = None
 
 

@@ -136,15 +136,12 @@ class Polls:
         tasks: Collection[str],
         finish: Finish,
     ) -> Later | Answering:
-        timeout = self._timeout
-        if body.timeout_seconds is not None:
-            timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
         poll = Poll(
             namespace=request.namespace,
             worker_id=body.worker_id,
             queue=body.task_queue,
             kind=kind,
-            timeout=timeout,
+            timeout=bodies.poll_timeout(body.timeout_seconds, self._timeout),
             build_id=body.build_id or None,
             request_id=body.poll_request_id or None,
             page_size=page_size(body, self._bounds),

@@ -111,13 +111,10 @@ class QueryPlane:
     async def poll(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.QueryPollBody)
         worker = await self._require_worker(request, body)
-        timeout = self._poll_timeout
-        if body.timeout_seconds is not None:
-            timeout = min(body.timeout_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
         lease = await self._desk.poll(
             worker,
             poll_id=body.poll_request_id or None,
-            patience=timeout,
+            patience=bodies.poll_timeout(body.timeout_seconds, self._poll_timeout),
             watch=request.watch,
         )
         delivery = None if lease is None else await self._deliver(lease, worker)
