@@ -84,7 +84,7 @@ def test_a_run_wanders_between_nodes(migrated_url: str, hints: str) -> None:
         await one.play(result(attempt))
         task = await told(two, poll, hints)
         assert task.run_id == run_id
-        assert task.history_count == 5
+        assert task.size.events == 5
         await one.play(completion(task, DONE))
 
         (run,) = await check_database(migrated_url)

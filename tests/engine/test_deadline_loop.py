@@ -96,7 +96,7 @@ def test_a_timer_of_no_time_fires_at_once(path: Path) -> None:
 
         await stage.play(completion(task, a_timer(0)))
 
-        assert (await poll).history_count == 4
+        assert (await poll).size.events == 4
 
     play(path, story, deadlines=True)
 

@@ -138,7 +138,7 @@ def test_a_task_goes_to_a_lent_poll_without_being_offered(migrated_url: str, *, 
         run_id = await one.start()
         task = await given(poll)
         assert isinstance(task, WorkflowDelivery)
-        assert (task.run_id, task.attempt, task.history_count) == (run_id, 1, 2)
+        assert (task.run_id, task.attempt, task.size.events) == (run_id, 1, 2)
 
         poll = await lent(two, one, "a1", "activity")
         await two.play(completion(task, an_activity()))
@@ -148,7 +148,7 @@ def test_a_task_goes_to_a_lent_poll_without_being_offered(migrated_url: str, *, 
         poll = await lent(one, two, "p2")
         await one.play(result(attempt))
         task = await given(poll)
-        assert task.history_count == 5
+        assert task.size.events == 5
         await two.play(completion(task, DONE))
 
         assert looked == []

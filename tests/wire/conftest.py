@@ -17,6 +17,7 @@ ON_BOTH_STORES = {
     "test_bad_input",
     "test_build_ids",
     "test_bounds",
+    "test_budgets",
     "test_capabilities",
     "test_cancellation",
     "test_causes",

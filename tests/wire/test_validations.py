@@ -50,6 +50,7 @@ def test_a_validator_gets_all_that_it_needs(wire: Wire, waiting: Json) -> None:
     assert task_id.startswith(waiting["run_id"])
     assert unavro(task.pop("workflow_arguments")) == []
     assert unavro(task.pop("update_arguments")) == [1]
+    assert task.pop("history_size_bytes") == wire.describe()["history_bytes"]
     assert task == {
         "task_kind": "update_validation",
         "task_id": task_id,
@@ -63,6 +64,11 @@ def test_a_validator_gets_all_that_it_needs(wire: Wire, waiting: Json) -> None:
         "update_name": "add",
         "payload_codec": "avro",
         "last_history_sequence": len(history),
+        "total_history_events": len(history),
+        "history_fan_out": 1,
+        "continue_as_new_recommended": False,
+        "history_budget_pressure": "ok",
+        "history_budget_pressure_dimensions": [],
         "task_queue": "q",
         "compatibility": None,
         "lease_owner": "w1",

@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
+from perdure.core.run.budget import HistorySize
 from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.lease import Lease
 from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
@@ -38,7 +39,7 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     lease_expires_at: int
     arguments: bytes
     run_status: str
-    history_count: int
+    size: HistorySize
     page_size: int
     events: list[bytes] | None
     resume: dict[str, str | int]
@@ -65,7 +66,7 @@ class ValidationDelivery(Struct, frozen=True, kw_only=True):
     update_id: str
     update_name: str
     update_arguments: bytes | None
-    history_count: int
+    size: HistorySize
     events: list[bytes] | None
     build_id: str | None
 
@@ -104,6 +105,7 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
     assert lease is not None
     if task.kind is VALIDATION:
         return deliver_validation(run)
+    page = page_of(run, after=0, limit=page_size)
     return WorkflowDelivery(
         task_id=workflow_task_id(run, task),
         run_id=run.run_id,
@@ -116,9 +118,9 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         lease_expires_at=lease.expires_at,
         arguments=run.arguments,
         run_status=str(run.status),
-        history_count=run.history_count,
+        size=page.size,
         page_size=page_size,
-        events=page_of(run, after=0, limit=page_size).events,
+        events=page.events,
         resume=task.resume,
         build_id=run.build_id,
         cancellation=None if run.cancellation is None else _observed(run.cancellation),
@@ -139,6 +141,7 @@ def deliver_validation(run: Run) -> ValidationDelivery:
     assert task is not None
     assert task.lease is not None
     assert update is not None
+    page = page_of(run, after=0, limit=run.history_count)
     return ValidationDelivery(
         task_id=validation_task_id(run, task),
         run_id=run.run_id,
@@ -153,8 +156,8 @@ def deliver_validation(run: Run) -> ValidationDelivery:
         update_id=update.update_id,
         update_name=update.name,
         update_arguments=update.arguments,
-        history_count=run.history_count,
-        events=page_of(run, after=0, limit=run.history_count).events,
+        size=page.size,
+        events=page.events,
         build_id=run.build_id,
     )
 

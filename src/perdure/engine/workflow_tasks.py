@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.core.rejection import Rejection, TaskNotFound
+from perdure.core.run.budget import HistorySize, history_size
 from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
 from perdure.core.run.holding import note_holder
@@ -166,7 +167,7 @@ class Page(Struct, frozen=True):
     """A part of the frozen history; `events` is None when it must be read from disk."""
 
     events: list[bytes] | None
-    total: int
+    size: HistorySize
 
 
 class PageWorkflowTask(TaskOperation):
@@ -193,12 +194,12 @@ class PageWorkflowTask(TaskOperation):
 
 def page_of(run: Run, *, after: int, limit: int) -> Page:
     """A page from memory, if memory reaches back that far."""
-    first = run.events_first
+    first, size = run.events_first, history_size(run)
     if after + 1 < first:
         known = run.opening[after : after + limit]
-        return Page(known if len(known) == limit else None, run.history_count)
+        return Page(known if len(known) == limit else None, size)
     start = after + 1 - first
-    return Page(run.events[start : start + limit], run.history_count)
+    return Page(run.events[start : start + limit], size)
 
 
 class ReleaseWorkflowTask(Operation):

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol, cast
 from msgspec import Struct, field
 
 from perdure.core.fleet.worker import Worker
+from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
 
 
@@ -434,6 +435,10 @@ class Store(Protocol):
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]: ...
     async def check(self) -> None: ...
     async def read_run(self, run_id: str) -> Run | None: ...
+    async def count_messages(self, run: Run) -> Unread:
+        """How many messages a run has that its code has not read."""
+        ...
+
     async def read_closed(self, wanted: ClosedFilter) -> list[str]:
         """The ids of a page of closed runs."""
         ...

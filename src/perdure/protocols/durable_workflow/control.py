@@ -18,6 +18,7 @@ from perdure.core.rejection import (
     RunNotFound,
     TaskQueueDraining,
 )
+from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import Run
@@ -82,6 +83,7 @@ class ControlPlane:
         self._watchers = watchers
         self._poll_timeout = poll_timeout
         self._bounds = bounds
+        self._budget = HistoryBudget(bounds)
         self.surfaces = {
             name: surface.of(name)
             for name in (
@@ -219,7 +221,13 @@ class ControlPlane:
     ) -> Response:
         staffing = await staffing_for(self._engine, run, self._clock.now())
         view = await views.description(
-            self._engine.store, run, siblings, staffing=staffing, can_query=self._can_query
+            self._engine.store,
+            run,
+            siblings,
+            staffing=staffing,
+            can_query=self._can_query,
+            bounds=self._bounds,
+            budget=self._budget,
         )
         return self.surfaces[operation].answer(request, 200, view)
 

@@ -9,19 +9,19 @@ import msgspec
 from perdure.core import limits
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
+from perdure.core.run.budget import Budget, HistorySize
 from perdure.protocols.durable_workflow import tokens
 from perdure.protocols.durable_workflow.bodies import HistoryPageBody, PollBody
 
 
 def history_page(
-    events: list[bytes], after: int, total: int, encoding: str | None
+    events: list[bytes], after: int, size: HistorySize, budget: Budget, encoding: str | None
 ) -> dict[str, Any]:
     """One page of history, compressed when the worker asks and it is worth it."""
     last = after + len(events)
-    page: dict[str, Any] = {
-        "total_history_events": total,
-        "next_history_page_token": tokens.history_token(last) if last < total and events else None,
-    }
+    more = last < size.events and events
+    page = budget_members(size, budget)
+    page["next_history_page_token"] = tokens.history_token(last) if more else None
     encoded = b"[%b]" % b",".join(events)
     chosen = _history_encoding(encoding)
     if chosen is None or len(events) < limits.HISTORY_COMPRESSION_EVENTS_MIN:
@@ -44,6 +44,18 @@ def page_size(body: PollBody | HistoryPageBody, bounds: Bounds) -> int:
     if asked > bounds.history_page_size_max:
         raise InvalidRequest("history_page_size", f"at most {bounds.history_page_size_max}")
     return asked
+
+
+def budget_members(size: HistorySize, budget: Budget) -> dict[str, Any]:
+    """How large a history is, and whether its code should continue as new."""
+    return {
+        "total_history_events": size.events,
+        "history_size_bytes": size.size_bytes,
+        "history_fan_out": size.fan_out,
+        "continue_as_new_recommended": budget.is_spent,
+        "history_budget_pressure": budget.pressure,
+        "history_budget_pressure_dimensions": budget.dimensions,
+    }
 
 
 def _history_encoding(accepted: str | None) -> str | None:

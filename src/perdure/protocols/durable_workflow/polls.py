@@ -9,6 +9,7 @@ from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
+from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import (
     ActivityDelivery,
@@ -22,7 +23,11 @@ from perdure.engine.beat import Engine
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.apart import apart
 from perdure.protocols.durable_workflow.cancelling import cancellation_request
-from perdure.protocols.durable_workflow.history_pages import history_page, page_size
+from perdure.protocols.durable_workflow.history_pages import (
+    budget_members,
+    history_page,
+    page_size,
+)
 from perdure.protocols.durable_workflow.session_terms import terms_view
 from perdure.protocols.durable_workflow.sessions import knows_sessions
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface
@@ -108,6 +113,7 @@ class Polls:
         self._surface = surface
         self._timeout = timeout
         self._bounds = bounds
+        self._budget = HistoryBudget(bounds)
         # Made once: a poll that waits holds one of them.
         self._finish_workflow: Finish = self._answer_workflow
         self._finish_activity: Finish = self._answer_activity
@@ -176,7 +182,7 @@ class Polls:
         self, request: Request, body: bodies.PollBody, delivery: Delivery
     ) -> Response:
         assert not isinstance(delivery, ActivityDelivery)
-        limit = delivery.history_count
+        limit = delivery.size.events
         if isinstance(delivery, WorkflowDelivery):
             limit = delivery.page_size
         events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
@@ -186,11 +192,14 @@ class Polls:
         self, request: Request, body: bodies.PollBody, delivery: Delivery, events: list[bytes]
     ) -> Response:
         if isinstance(delivery, ValidationDelivery):
-            return self._leased(validation_task(delivery, request.namespace, events))
+            task = validation_task(delivery, request.namespace, events)
+            task.update(budget_members(delivery.size, self._budget.of(delivery.size)))
+            return self._leased(task)
         assert isinstance(delivery, WorkflowDelivery)
         task = _workflow_task(delivery, request.namespace)
-        page = history_page(events, 0, delivery.history_count, body.accept_history_encoding)
-        task.update(page)
+        size = delivery.size
+        encoding = body.accept_history_encoding
+        task.update(history_page(events, 0, size, self._budget.of(size), encoding))
         return self._leased(task)
 
     def _answer_activity(
@@ -238,7 +247,7 @@ def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]
         "compatibility": delivery.build_id,
         "lease_owner": delivery.owner,
         "lease_expires_at": instant.text(delivery.lease_expires_at),
-        "last_history_sequence": delivery.history_count,
+        "last_history_sequence": delivery.size.events,
         "cancel_requested": False,
         **_NO_RESUME,
         **delivery.resume,

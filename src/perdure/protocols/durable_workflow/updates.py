@@ -300,7 +300,9 @@ class Updates:
         )
 
 
-def validation_task(delivery: ValidationDelivery, namespace: str, events: list[bytes]) -> Any:
+def validation_task(
+    delivery: ValidationDelivery, namespace: str, events: list[bytes]
+) -> dict[str, Any]:
     """A leased validation as its worker reads it."""
     return {
         "task_kind": "update_validation",
@@ -319,7 +321,7 @@ def validation_task(delivery: ValidationDelivery, namespace: str, events: list[b
         if delivery.update_arguments is None
         else Raw(delivery.update_arguments),
         "history_events": Raw(b"[" + b",".join(events) + b"]"),
-        "last_history_sequence": delivery.history_count,
+        "last_history_sequence": delivery.size.events,
         "task_queue": delivery.queue,
         "compatibility": delivery.build_id,
         "lease_owner": delivery.owner,

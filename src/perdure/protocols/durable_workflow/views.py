@@ -7,12 +7,16 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import instant
+from perdure.core.bounds import Bounds
 from perdure.core.fleet.staffing import Staffing
 from perdure.core.rejection import Rejection
+from perdure.core.run.budget import IN_TIME, HistoryBudget, history_size
 from perdure.core.run.cause import next_cause
+from perdure.core.run.nearness import Unread, near_limits
 from perdure.core.run.redrive import require_failed
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, bucket
+from perdure.protocols.durable_workflow.history_pages import budget_members
 from perdure.protocols.durable_workflow.payloads import shown
 from perdure.store.interface import Store
 
@@ -83,6 +87,8 @@ async def description(
     *,
     staffing: Staffing | None,
     can_query: Callable[[Run], bool],
+    bounds: Bounds,
+    budget: HistoryBudget,
 ) -> dict[str, Any]:
     """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
     is_current = siblings[-1].run_id == run.run_id
@@ -98,6 +104,8 @@ async def description(
         "last_progress_at": instant.text(run.last_progress_at),
         "history_events": run.history_count,
         "history_bytes": run.history_bytes,
+        **_budget(run, budget),
+        "limits_near": await _limits_near(store, run, bounds),
         "continued_from_run_id": run.continued_from_run_id,
         "continued_to_run_id": run.continued_to_run_id,
         "redriven_from_run_id": run.redriven_from_run_id,
@@ -124,6 +132,18 @@ async def description(
     else:
         view["output"] = None
     return view
+
+
+def _budget(run: Run, budget: HistoryBudget) -> dict[str, Any]:
+    """How much of its history a run has used up. One that is closed writes no more."""
+    size = history_size(run)
+    return budget_members(size, IN_TIME if run.is_closed else budget.of(size))
+
+
+async def _limits_near(store: Store, run: Run, bounds: Bounds) -> list[dict[str, Any]]:
+    has_inbox = run.inbox_next > 1 and not run.is_closed
+    unread = await store.count_messages(run) if has_inbox else Unread()
+    return [reached._asdict() for reached in near_limits(run, bounds, unread)]
 
 
 def _can_be_redriven(run: Run) -> bool:

@@ -21,6 +21,7 @@ from perdure.core.rejection import (
     StaleAttempt,
 )
 from perdure.core.run.activity import Reported, result_too_large
+from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.command import ScheduleActivity
 from perdure.core.run.state import TaskRef
 from perdure.dispatch.polling import Polling
@@ -112,6 +113,7 @@ class WorkerPlane:
         self._engine = engine
         self.polls = Polls(engine, polling, clock, surface, timeout=poll_timeout, bounds=bounds)
         self._bounds = bounds
+        self._budget = HistoryBudget(bounds)
         self._granting = granting
         self._clock = clock
         self._ids = ids
@@ -224,16 +226,18 @@ class WorkerPlane:
                 request.namespace, ref.run_id, report_of(ref, body), after=after, limit=limit
             )
         )
-        if after > page.total:
+        size = page.size
+        if after > size.events:
             raise InvalidPageToken("the page token points behind the history")
         events = page.events
         if events is None:
             events = await apart(self._engine.store.read_history(ref.run_id, after, limit))
-            events = events[: max(page.total - after, 0)]
+            events = events[: max(size.events - after, 0)]
+        encoding = body.accept_history_encoding
         answer = {
             "task_id": request.params["task_id"],
             "workflow_task_attempt": body.workflow_task_attempt,
-            **history_page(events, after, page.total, body.accept_history_encoding),
+            **history_page(events, after, size, self._budget.of(size), encoding),
         }
         return self._surface.answer(200, answer)
 

@@ -15,6 +15,7 @@ import asyncpg
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX, SECOND
+from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
@@ -456,6 +457,10 @@ class PostgresStore:
         for sequence, data in zip(found[0][12] or (), found[0][13] or (), strict=True):
             run.operations[sequence] = rows.operation_of(data)
         return run
+
+    async def count_messages(self, run: Run) -> Unread:
+        ((waiting, before),) = await self._read("count_messages", run.inbox_first, run.run_id)
+        return Unread(waiting, before)
 
     async def read_closed(self, wanted: ClosedFilter) -> list[str]:
         query = "read_closed_pushed" if wanted.is_pushed else "read_closed"

@@ -18,6 +18,7 @@ import msgspec
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX
+from perdure.core.run.nearness import Unread
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
@@ -324,6 +325,10 @@ class SqliteStore:
         for sequence, data in self._read("read_operations", (run_id,)):
             run.operations[sequence] = rows.operation_of(data)
         return run
+
+    async def count_messages(self, run: Run) -> Unread:
+        ((waiting, before),) = self._read("count_messages", (run.inbox_first, run.run_id))
+        return Unread(waiting, before)
 
     async def read_closed(self, wanted: ClosedFilter) -> list[str]:
         return [row[0] for row in await self._read_bulk(_closing(wanted), _closed(wanted))]

@@ -18,6 +18,13 @@ select {run_columns}, steps.sequences, steps.data
  ) as steps
  where run.run_id = :run_id::text
 
+-- name: count_messages
+-- How many messages of a run wait behind the place where its inbox begins, and stand before it.
+select count(*) filter (where position >= :first::bigint),
+       count(*) filter (where position < :first::bigint)
+  from perdure.inbox
+ where run_id = :run_id::text
+
 -- name: read_instance
 -- Every run of a workflow id, oldest first.
 select {run_columns}

@@ -15,6 +15,13 @@ select sequence, data
  where run_id = :run_id
  order by sequence
 
+-- name: count_messages
+-- How many messages of a run wait behind the place where its inbox begins, and stand before it.
+select count(*) filter (where position >= :first),
+       count(*) filter (where position < :first)
+  from inbox
+ where run_id = :run_id
+
 -- name: read_instance
 -- Every run of a workflow id, oldest first.
 select {run_columns}
