@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from perdure.clock import Clock
-from perdure.core import instant, limits
+from perdure.core import instant
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.budget import HistoryBudget
