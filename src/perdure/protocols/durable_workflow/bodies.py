@@ -21,6 +21,7 @@ Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """What JSON calls a number may have any length; what is stored has 64 bits."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Patience = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PageSize = Annotated[int, Meta(ge=1, le=limits.HISTORY_PAGE_SIZE_CEILING)]
 Absent = Raw | UnsetType
 
@@ -199,7 +200,7 @@ class PollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Integer | None = None
+    timeout_seconds: Patience | None = None
     build_id: OptionalName = None
     history_page_size: PageSize | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
@@ -207,10 +208,10 @@ class PollBody(Body):
 
 
 def poll_timeout(asked_seconds: int | None, default: int) -> int:
-    """How long a poll waits: as long as it asks, within bounds, or as the server says."""
+    """How long a poll waits: as long as it asks, at most a minute, or as the server says."""
     if asked_seconds is None:
         return default
-    return min(max(asked_seconds, 0) * limits.SECOND, limits.POLL_TIMEOUT_MAX)
+    return min(asked_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
 
 
 class ValidationLease(Body):
@@ -361,7 +362,7 @@ class QueryPollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Integer | None = None
+    timeout_seconds: Patience | None = None
     build_id: OptionalName = None
 
 
