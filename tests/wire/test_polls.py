@@ -376,7 +376,7 @@ def by_failed_child(wire: Wire) -> Json:
 
 def by_signal_to_a_condition(wire: Wire) -> Json:
     wire.run_to(wait_for_condition())
-    command_id = wire.signal("pay")["command_id"]
+    command_id = wire.signal("pay", input=avro([5]))["command_id"]
     signal_id = wire.events()[-1]["payload"]["signal_id"]
     return {
         "workflow_wait_kind": "signal",
@@ -385,6 +385,7 @@ def by_signal_to_a_condition(wire: Wire) -> Json:
         "resume_source_id": signal_id,
         "workflow_signal_id": signal_id,
         "signal_name": "pay",
+        "signal_arguments": avro([5]),
         "workflow_command_id": command_id,
     }
 
@@ -392,17 +393,35 @@ def by_signal_to_a_condition(wire: Wire) -> Json:
 def by_awaited_signal(wire: Wire) -> Json:
     wire.run_to(wait_for_signal("pay"))
     opened = wire.events()[-1]["payload"]
-    wire.signal("pay")
+    wire.signal("pay", input=avro([7]))
     return {
         "workflow_wait_kind": "signal",
         "resume_source_kind": "workflow_signal",
         "signal_name": "pay",
+        "signal_arguments": avro([7]),
         "signal_wait_id": opened["signal_wait_id"],
     }
 
 
+def by_signal_without_arguments(wire: Wire) -> Json:
+    wire.run_to(wait_for_condition())
+    wire.signal("pay")
+    return {"workflow_wait_kind": "signal", "signal_name": "pay", "signal_arguments": None}
+
+
+def by_signal_before_its_wait(wire: Wire) -> Json:
+    """Of a runtime whose code waits for signals by name: it came long before."""
+    wire.register(runtime="php")
+    wire.run_to(start_timer(1))
+    wire.signal("pay", input=avro([9]))
+    wire.advance(seconds=1)
+    wire.complete(wire.take(), wait_for_signal("pay"))
+    return {"workflow_wait_kind": "signal", "signal_arguments": avro([9])}
+
+
 def by_condition_timeout(wire: Wire) -> Json:
-    wire.run_to(wait_for_condition("paid", timeout_seconds=5))
+    waits = {"timeout_seconds": 5, "condition_definition_fingerprint": "sha256:1"}
+    wire.run_to(wait_for_condition("paid", **waits))
     opened, timer = (event["payload"] for event in wire.events()[-2:])
     wire.advance(seconds=5)
     return {
@@ -410,8 +429,10 @@ def by_condition_timeout(wire: Wire) -> Json:
         "open_wait_id": opened["condition_wait_id"],
         "resume_source_kind": "timer",
         "resume_source_id": timer["timer_id"],
+        "timer_id": timer["timer_id"],
         "condition_wait_id": opened["condition_wait_id"],
         "condition_key": "paid",
+        "condition_definition_fingerprint": "sha256:1",
         "workflow_event_type": "ConditionWaitTimedOut",
     }
 
@@ -425,6 +446,7 @@ def by_signal_timeout(wire: Wire) -> Json:
         "open_wait_id": opened["signal_wait_id"],
         "resume_source_kind": "timer",
         "resume_source_id": timer["timer_id"],
+        "timer_id": timer["timer_id"],
         "signal_wait_id": opened["signal_wait_id"],
         "signal_name": "pay",
     }
@@ -441,6 +463,8 @@ def by_signal_timeout(wire: Wire) -> Json:
         by_failed_child,
         by_signal_to_a_condition,
         by_awaited_signal,
+        by_signal_without_arguments,
+        by_signal_before_its_wait,
         by_condition_timeout,
         by_signal_timeout,
     ],
@@ -457,7 +481,7 @@ def test_a_task_tells_what_woke_its_run(wire: Wire, story: Callable[[Wire], Json
         "workflow_wait_kind open_wait_id resume_source_kind resume_source_id workflow_update_id "
         "workflow_signal_id signal_name signal_wait_id workflow_command_id activity_execution_id "
         "activity_attempt_id activity_type child_call_id child_workflow_run_id workflow_sequence "
-        "workflow_event_type timer_id condition_wait_id condition_key "
+        "workflow_event_type timer_id condition_wait_id condition_key signal_arguments "
         "condition_definition_fingerprint"
     )
     assert set(context.split()) <= set(task), "absent members are null, not missing"

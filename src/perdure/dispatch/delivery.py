@@ -8,6 +8,7 @@ from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.budget import HistorySize
 from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.lease import Lease
+from perdure.core.run.message import arguments_of_signal
 from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.outside import Cancellation, TraceLink
 from perdure.core.run.state import (
@@ -44,6 +45,7 @@ class WorkflowDelivery(Struct, frozen=True, kw_only=True):
     events: list[bytes] | None
     resume: dict[str, str | int]
     build_id: str | None
+    signal_arguments: bytes | None = None
     cancellation: Observation | None = None
     trace: bytes | None = None
     links: tuple[TraceLink, ...] = ()
@@ -123,11 +125,17 @@ def deliver_workflow_task(run: Run, page_size: int) -> WorkflowDelivery | Valida
         events=page.events,
         resume=task.resume,
         build_id=run.build_id,
+        signal_arguments=_signal_arguments(run, task),
         cancellation=None if run.cancellation is None else _observed(run.cancellation),
         trace=run.trace,
         links=tuple(run.links),
         replay_mode=task.replay_mode,
     )
+
+
+def _signal_arguments(run: Run, task: WorkflowTask) -> bytes | None:
+    signal_id = task.resume.get("workflow_signal_id")
+    return None if signal_id is None else arguments_of_signal(run, str(signal_id))
 
 
 def _observed(cancellation: Cancellation) -> Observation | None:

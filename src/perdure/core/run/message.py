@@ -1,5 +1,7 @@
 """Commands from outside: signals and updates wait their turn in the inbox."""
 
+from msgspec import Raw, Struct, field, json
+
 from perdure.core import limits
 from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
 from perdure.core.run.deadline import arm
@@ -7,6 +9,7 @@ from perdure.core.run.history import encode, encode_event
 from perdure.core.run.inbox import Message, MessageStream, Signal, StreamMessage, Update
 from perdure.core.run.message_stream import message_members
 from perdure.core.run.moment import Moment
+from perdure.core.run.operation import SignalWait
 from perdure.core.run.settle import settle, signal_members
 from perdure.core.run.state import Run
 
@@ -156,6 +159,33 @@ def _put(run: Run, moment: Moment, message: Message) -> None:
     run.unsaved.inbox.add(run.inbox_next)
     run.inbox_next += 1
     settle(run, moment)
+
+
+class _Received(Struct):
+    arguments: Raw = field(default_factory=Raw)
+
+
+class _SignalReceived(Struct):
+    payload: _Received
+
+
+_received = json.Decoder(_SignalReceived)
+
+
+def arguments_of_signal(run: Run, signal_id: str) -> bytes | None:
+    """What the signal that woke a run brought, for the task that it asked for.
+
+    From memory: it was recorded only just, or waits at the wait that it is for.
+    """
+    wait = None if run.wait is None else run.operations.get(run.wait)
+    if isinstance(wait, SignalWait) and wait.signal is not None:
+        return wait.signal.arguments
+    mark = f'"signal_id":"{signal_id}"'.encode()
+    for event in reversed(run.events):
+        # Codes of all kinds may write such a member into what they tell.
+        if mark in event and b'"event_type":"SignalReceived"' in event:
+            return bytes(_received.decode(event).payload.arguments) or None
+    return None
 
 
 def show_waiting_signals(run: Run) -> list[bytes]:

@@ -404,10 +404,14 @@ def resume_context(operation: Operation, event_type: str) -> dict[str, str | int
                 "workflow_sequence": operation.sequence,
                 "workflow_event_type": event_type,
             }
+            if operation.timer_id is not None:
+                resume["timer_id"] = operation.timer_id
             if isinstance(operation, ConditionWait):
                 resume["condition_wait_id"] = operation.wait_id
                 if operation.key is not None:
                     resume["condition_key"] = operation.key
+                if operation.fingerprint is not None:
+                    resume["condition_definition_fingerprint"] = operation.fingerprint
             else:
                 resume["signal_wait_id"] = operation.wait_id
                 resume["signal_name"] = operation.signal_name

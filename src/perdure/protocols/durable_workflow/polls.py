@@ -43,6 +43,7 @@ _RESUME_MEMBERS = (
     "workflow_update_id",
     "workflow_signal_id",
     "signal_name",
+    "signal_arguments",
     "signal_wait_id",
     "workflow_command_id",
     "activity_execution_id",
@@ -252,6 +253,8 @@ def _workflow_task(delivery: WorkflowDelivery, namespace: str) -> dict[str, Any]
         **_NO_RESUME,
         **delivery.resume,
     }
+    if delivery.signal_arguments is not None:
+        task["signal_arguments"] = msgspec.Raw(delivery.signal_arguments)
     if delivery.replay_mode is not None:
         task["sticky_replay_mode"] = delivery.replay_mode
     if delivery.cancellation is not None:
