@@ -99,7 +99,8 @@ class Lookout:
             return
         found = dict(await self._store.read_versions(watched))
         for run_id, version in found.items():
-            if self._versions.get(run_id, version) != version:
+            # Whoever came since the last look may have missed something as well.
+            if self._versions.get(run_id) != version:
                 self._watchers.changed(run_id)
         self._versions = found
 
