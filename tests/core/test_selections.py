@@ -416,6 +416,29 @@ def test_results_of_a_cancelled_list_are_recorded_before_it_is_cancelled(
     assert (run.operations, run.groups) == ({}, {})
 
 
+@pytest.mark.parametrize("seen", [True, False], ids=["before", "meanwhile"])
+def test_a_list_with_a_failed_leaf_has_ended_and_is_not_cancelled(
+    story: Story, run: Run, seen: bool
+) -> None:
+    """The code has its failure, or gets it; a marker would tell every replay something else."""
+    _decided(story, run, {"pair": [activity("a"), activity("b")]})
+    command = cancel_member(run, "pair")
+    if seen:
+        story.complete(run)
+    story.lease_activity(run, 2)
+    story.fail_activity(run, 2)
+    if seen:
+        story.lease(run)
+
+    story.complete(run, command)
+
+    assert story.types(run)[-1] == "ActivityFailed"
+    assert (run.task is None) is seen, "a cancel that does nothing wakes nobody"
+    story.do_activity(run, 3)
+    assert story.types(run)[-1] == "ActivityCompleted"
+    assert (run.operations, run.groups) == ({}, {})
+
+
 # Conditions in a selection ------------------------------------------------------------------------
 
 

@@ -129,6 +129,7 @@ CASES = (
         "select-cancel-activity", "a cancelled activity raises where it is awaited", since="2.0.0"
     ),
     Case("select-cancel-finished", "cancelling what has finished changes nothing", since="2.0.0"),
+    Case("select-cancel-failed-list", "a list that has failed is not cancelled", since="2.0.0"),
     Case("select-failure-wins", "a failing member wins with its failure", since="2.0.0"),
     Case("select-condition-times-out", "a condition wins by its time-out", since="2.0.0"),
     Case("select-condition-beside-timer", "a condition and a timer of its length", since="2.0.0"),

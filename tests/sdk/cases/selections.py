@@ -102,6 +102,18 @@ async def select_group(stage: Stage) -> None:
     assert await run.result() == told
 
 
+@case("select-cancel-failed-list", "broken-team")
+async def select_cancel_failed_list(stage: Stage) -> None:
+    run = await stage.start("broken-team")
+    await run.event("SelectionResolved")
+    await run.event("ActivityFailed")
+    await run.signal("call")
+
+    told = {"winner": "alarm", "team": "ActivityFailed", "after": "after"}
+    assert await run.result() == told
+    assert "SelectionOperationCancelled" not in await run.kinds()
+
+
 @case("select-then-parallel", "select-then-list")
 async def select_then_parallel(stage: Stage) -> None:
     run = await stage.start("select-then-list")

@@ -3,7 +3,7 @@
 # The SDK lives in environments of its own, where mypy does not look.
 # mypy: disable-error-code="import-not-found,untyped-decorator,no-any-return"
 
-from durable_workflow import DurableOperationCancelled, workflow
+from durable_workflow import ActivityFailed, DurableOperationCancelled, workflow
 
 from tests.sdk.programs.steps import Context, Steps
 
@@ -144,6 +144,35 @@ class Teams:
         return {"winner": first.key, "value": first.value, "child": child}
 
 
+@workflow.defn(name="broken-team")
+class BrokenTeam:
+    """A list of which a member has failed is called off before the others are done."""
+
+    def __init__(self) -> None:
+        self.called = False
+
+    @workflow.signal("call")
+    def call(self) -> None:
+        self.called = True
+
+    def run(self, ctx: Context) -> Steps:
+        first = yield ctx.select(
+            {
+                "alarm": ctx.sleep(0),
+                "team": [ctx.schedule_activity("charge", ["stolen"]), ctx.sleep(3600)],
+            }
+        )
+        yield ctx.wait_condition(lambda: self.called, key="called")
+        team = first.handles["team"]
+        yield team.cancel()
+        try:
+            yield team
+        except (ActivityFailed, DurableOperationCancelled) as failure:
+            after = yield ctx.schedule_activity("echo", ["after"])
+            return {"winner": first.key, "team": type(failure).__name__, "after": after}
+        return {"winner": first.key}
+
+
 @workflow.defn(name="select-then-list")
 class SelectThenList:
     """A list after a selection: the SDK guesses its numbers wrong, the server corrects them."""
@@ -167,6 +196,7 @@ WORKFLOWS = (
     Expiring,
     EquallyPatient,
     Teams,
+    BrokenTeam,
     SelectThenList,
 )
 ACTIVITIES = ()

@@ -548,11 +548,12 @@ def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) 
     if group is None or group.mode is not GroupMode.SELECT:
         return
     member = next((m for m in group.members if m.base == command.member_base), None)
-    if member is None or member.cancelled or member.open == 0:
+    if member is None or member.cancelled or member.failed or member.open == 0:
         return
     leaves = [run.operations.get(member.base + offset) for offset in range(member.size)]
     running = [leaf for leaf in leaves if leaf is not None]
-    if all(leaf.outcome is not None for leaf in running):
+    outcomes = [leaf.outcome for leaf in running if leaf.outcome is not None]
+    if len(outcomes) == len(running) or any(outcome.failed for outcome in outcomes):
         # It ended while the worker decided; the outcome, which was acknowledged, stands.
         return
     member.cancelled = True

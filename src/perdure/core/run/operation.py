@@ -282,6 +282,8 @@ class Member(Struct, array_like=True):
     identity: str
     open: int
     cancelled: bool = False
+    # Whether history tells of a leaf that failed: then it has ended, whatever the others do.
+    failed: bool = False
 
 
 class Group(Struct):

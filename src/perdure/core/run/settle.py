@@ -198,6 +198,7 @@ def _wake_after(
         return
     member = member_of(group, operation.sequence)
     member.open -= 1
+    member.failed = member.failed or outcome.failed
     if group.winner is None and (outcome.failed or member.open == 0):
         group.winner = member.index
         _record_winner(run, moment, group, member, outcome, event_id)
