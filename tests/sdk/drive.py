@@ -28,6 +28,7 @@ from durable_workflow import Client
 
 from tests.sdk import cases
 from tests.sdk.catalogue import ALONE, BOUNDED, CASES, cases_of
+from tests.sdk.parsing import take_turns
 from tests.sdk.release import RELEASE
 from tests.sdk.stage import Stage
 
@@ -95,6 +96,7 @@ async def drive(
 
 
 def main() -> int:
+    take_turns()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True)
     parser.add_argument("--case", required=True, help="names joined by commas, or all")

@@ -17,6 +17,7 @@ from typing import Any
 from durable_workflow import Client, PassthroughWorkerInterceptor, Worker
 
 from tests.sdk import programs
+from tests.sdk.parsing import take_turns
 from tests.sdk.stage import SHUTDOWN_TIMEOUT, working
 
 
@@ -77,6 +78,7 @@ def _prepares(capabilities: list[str]) -> bool:
 
 
 def main() -> None:
+    take_turns()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", required=True)
     parser.add_argument("--queue", required=True)
