@@ -7,10 +7,13 @@ from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from tests.support.commands import (
     activity,
+    cancel_member,
     complete_run,
+    complete_update,
     condition,
     continue_as_new,
     fail_run,
+    fail_update,
     in_selection,
     side_effect,
     timer,
@@ -285,3 +288,200 @@ def test_a_wait_is_the_same_after_a_crash(story: Story, run: Run) -> None:
 
     assert wait.sequence not in run.operations
     assert "ConditionWaitSatisfied" not in story.types(run)
+
+
+# Beside losers of a selection -------------------------------------------------------------------
+
+
+GATE = condition("gate", timeout=30)
+
+
+@pytest.fixture
+def overtaken(story: Story, run: Run) -> Run:
+    """Its code stands at a condition, and a loser that it left running has begun since."""
+    _leave_loser(story, run)
+    story.lease_activity(run, 2)
+    return run
+
+
+def _leave_loser(story: Story, run: Run) -> None:
+    story.work(run, *in_selection({"clock": timer(1), "slow": activity()}))
+    story.later(seconds=1)
+    story.work(run, GATE)
+    story.later(seconds=9)
+
+
+def _opened(story: Story, run: Run) -> list[int | None]:
+    return [number for kind, number in story.numbered(run) if kind == "ConditionWaitOpened"]
+
+
+def test_a_loser_that_ends_changes_nothing_for_code_at_a_condition(
+    story: Story, overtaken: Run
+) -> None:
+    story.complete_activity(overtaken, 2)
+
+    assert story.types(overtaken)[-1] == "ActivityCompleted"
+    assert overtaken.task is None, "its code has nothing to look at"
+    story.later(seconds=20)
+    assert "ConditionWaitTimedOut" not in story.types(overtaken)
+    story.later(seconds=1)
+    assert story.numbered(overtaken)[-1] == ("ConditionWaitTimedOut", 3)
+
+
+def test_a_message_behind_something_of_a_loser_has_an_opening_of_its_own(
+    story: Story, overtaken: Run
+) -> None:
+    """Workers would take it for one of before the condition, and find others of its openings."""
+    before = overtaken.history_count
+    story.signal(overtaken)
+
+    assert story.numbered(overtaken, after=before) == [
+        ("ConditionWaitOpened", 4),
+        ("TimerScheduled", 4),
+        ("SignalReceived", None),
+    ]
+    first, second = (e for e in story.history(overtaken) if e.payload.get("delay_seconds") == 30)
+    assert first.payload["fire_at"] == second.payload["fire_at"], "its time-out goes on"
+    assert first.payload["condition_wait_id"] != second.payload["condition_wait_id"]
+    assert first.payload["timer_id"] != second.payload["timer_id"]
+    assert overtaken.wait == 4
+    assert set(overtaken.operations) == {2, 4}
+
+
+def test_an_opening_for_a_message_keeps_its_time_out_and_survives_a_crash(
+    story: Story, overtaken: Run
+) -> None:
+    story.signal(overtaken)
+    story.crash()
+    run = story.runs[overtaken.run_id]
+    story.work(run)
+
+    story.later(seconds=20)
+    assert "ConditionWaitTimedOut" not in story.types(run)
+    story.later(seconds=1)
+    assert story.numbered(run)[-1] == ("ConditionWaitTimedOut", 4)
+
+
+def test_that_a_condition_was_overtaken_survives_a_crash(story: Story, overtaken: Run) -> None:
+    story.crash()
+    run = story.runs[overtaken.run_id]
+    story.signal(run)
+
+    assert _opened(story, run) == [3, 4]
+
+
+def test_a_message_right_behind_its_opening_needs_no_other(story: Story, run: Run) -> None:
+    _leave_loser(story, run)
+    story.signal(run)
+
+    assert story.types(run)[-1] == "SignalReceived"
+    assert _opened(story, run) == [3]
+
+
+def test_code_that_asks_again_after_a_message_opens_once_more(story: Story, overtaken: Run) -> None:
+    story.signal(overtaken)
+    story.work(overtaken, GATE)
+    assert _opened(story, overtaken) == [3, 4, 5]
+
+    story.signal(overtaken)
+    assert _opened(story, overtaken) == [3, 4, 5], "nothing of the loser came in between"
+    story.work(overtaken, timer(1))
+    assert ("ConditionWaitSatisfied", 5) in story.numbered(overtaken)
+
+
+def test_a_wait_that_has_its_opening_for_messages_gets_no_other(
+    story: Story, overtaken: Run
+) -> None:
+    story.signal(overtaken)
+    story.work(overtaken)
+    story.signal(overtaken)
+
+    assert _opened(story, overtaken) == [3, 4]
+
+
+def test_a_request_to_cancel_passes_over_the_opening_before_a_message(
+    story: Story, overtaken: Run
+) -> None:
+    story.signal(overtaken)
+    story.work(overtaken)
+    story.request_cancellation(overtaken)
+
+    assert story.numbered(overtaken)[-2:] == [
+        ("TimerCancelled", 3),
+        ("CooperativeCancellationRequested", None),
+    ]
+
+
+def test_an_update_is_applied_behind_an_opening_of_its_own(story: Story, overtaken: Run) -> None:
+    story.update(overtaken)
+    story.work(overtaken, complete_update(overtaken))
+
+    assert story.numbered(overtaken)[-4:] == [
+        ("ConditionWaitOpened", 4),
+        ("TimerScheduled", 4),
+        ("UpdateApplied", None),
+        ("UpdateCompleted", None),
+    ]
+
+
+def test_an_update_that_fails_opens_nothing(story: Story, overtaken: Run) -> None:
+    story.update(overtaken)
+    story.work(overtaken, fail_update(overtaken))
+
+    assert _opened(story, overtaken) == [3]
+
+
+def test_what_was_held_back_during_a_task_overtakes_too(story: Story, run: Run) -> None:
+    _leave_loser(story, run)
+    story.signal(run, "a")
+    story.lease(run)
+    story.lease_activity(run, 2)
+    story.complete(run, GATE)
+    story.signal(run, "b")
+
+    assert story.types(run)[-4:] == [
+        "ActivityStarted",
+        "ConditionWaitOpened",
+        "TimerScheduled",
+        "SignalReceived",
+    ]
+    assert _opened(story, run) == [3, 4, 5]
+
+
+def test_a_condition_that_has_no_name_is_not_opened_twice_from_here(story: Story, run: Run) -> None:
+    """Workers put openings together by key and fingerprint; without either they are two waits."""
+    story.work(run, *in_selection({"clock": timer(1), "slow": activity()}))
+    story.later(seconds=1)
+    story.work(run, condition(None))
+    story.lease_activity(run, 2)
+    story.signal(run)
+
+    assert _opened(story, run) == [3]
+
+
+def test_code_cannot_have_advanced_that_nobody_sent_anything(story: Story, run: Run) -> None:
+    """Letting go of a loser brings the code back to a condition that is as it was."""
+    select = in_selection({"clock": timer(1), "slow": activity()})
+    story.work(run, *select)
+    story.later(seconds=1)
+    story.work(run, cancel_member(run, "slow"), GATE)
+    assert run.task is not None
+    story.later(seconds=20)
+    before = run.history_count
+
+    story.work(run, GATE)
+
+    assert run.history_count == before
+    story.later(seconds=10)
+    assert story.numbered(run)[-1] == ("ConditionWaitTimedOut", 3)
+
+
+def test_a_condition_of_before_this_rule_is_opened_again_as_ever(story: Story, run: Run) -> None:
+    story.work(run, GATE)
+    run.operations[1].quiet = False  # type: ignore[union-attr]
+    run.unsaved.operations.add(1)
+    story.wake(run)
+
+    story.work(run, GATE)
+
+    assert _opened(story, run) == [1, 2]

@@ -29,6 +29,7 @@ from tests.support.commands import (
     condition,
     continue_as_new,
     fail_run,
+    in_selection,
     timer,
 )
 from tests.support.story import Story, event_of, report_of
@@ -78,6 +79,23 @@ def work(story: Story, run: Run, *commands: Command, **told: Any) -> None:
 
 def waiting_for(position: int, stream: str = "orders") -> Command:
     return condition(f"message-stream:{stream}:{position}")
+
+
+def test_a_message_behind_something_of_a_loser_has_an_opening_of_its_own(
+    story: Story, run: Run
+) -> None:
+    work(story, run, *in_selection({"clock": timer(1), "slow": activity()}))
+    story.later(seconds=1)
+    work(story, run, waiting_for(0))
+    story.lease_activity(run, 2)
+
+    send(story, run, "m-1")
+
+    assert story.numbered(run)[-3:] == [
+        ("ActivityStarted", 2),
+        ("ConditionWaitOpened", 4),
+        ("SignalReceived", None),
+    ]
 
 
 def opened(event_payload: dict[str, Any]) -> dict[str, Any]:

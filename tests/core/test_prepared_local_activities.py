@@ -48,6 +48,7 @@ from tests.support.commands import (
     complete_run,
     condition,
     in_parallel,
+    in_selection,
     retries,
     side_effect,
     timer,
@@ -561,6 +562,29 @@ def test_a_wait_that_is_opened_again_keeps_its_number_for_workers_that_count_cal
     waits = [n for t, n in told(story, run) if t.startswith("ConditionWait")]
     assert waits == [1, 1, 1, 1], "three openings and their end"
     assert told(story, run)[-1] == ("ActivityStarted", 2)
+
+
+def test_an_opening_for_a_message_keeps_the_number_as_well(story: Story, run: Run) -> None:
+    story.lease_preparing(run)
+    story.complete(run, *in_selection({"clock": timer(1), "slow": activity()}))
+    story.later(seconds=1)
+    story.lease_preparing(run)
+    story.complete(run, condition())
+    story.lease_activity(run, 2)
+    story.signal(run)
+    assert told(story, run)[-3:] == [
+        ("ActivityStarted", 2),
+        ("ConditionWaitOpened", 3),
+        ("SignalReceived", None),
+    ]
+    worker = Preparing(story, run)
+    story.complete(run, report=worker.report)
+    story.request_cancellation(run)
+    assert told(story, run)[-3:] == [
+        ("TimerCancelled", 3),
+        ("ConditionWaitOpened", 4),
+        ("CooperativeCancellationRequested", None),
+    ]
 
 
 @pytest.mark.parametrize("sequence", [2, 3, 4])

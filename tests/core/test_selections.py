@@ -517,3 +517,47 @@ def test_a_timer_elsewhere_has_no_kind(story: Story, run: Run) -> None:
 
     scheduled = next(e for e in story.history(run) if e.event_type == "TimerScheduled")
     assert "timer_kind" not in scheduled.payload
+
+
+def test_history_tells_of_the_conditions_of_a_selection_first(story: Story, run: Run) -> None:
+    """A message that came behind the opening of one would be lost with it when another wins."""
+    members: dict[str | int, Member] = {
+        "clock": timer(9),
+        "team": [activity("a"), condition("both")],
+        "gate": condition("gate", timeout=60),
+    }
+
+    story.work(run, side_effect(), *in_selection(members, base=7))
+
+    assert story.numbered(run, after=2) == [
+        ("SideEffectRecorded", 1),
+        ("ConditionWaitOpened", 4),
+        ("ConditionWaitOpened", 5),
+        ("TimerScheduled", 5),
+        ("TimerScheduled", 2),
+        ("ActivityScheduled", 3),
+    ]
+    (group,) = run.groups.values()
+    told = sorted((m.key, m.base, m.size, m.open) for m in group.members)
+    assert told == [("clock", 2, 1, 1), ("gate", 5, 1, 1), ("team", 3, 2, 2)]
+    assert run.next_sequence == 6
+    for event in story.history(run)[3:]:
+        path = event.payload["parallel_group_path"]
+        assert path[0]["parallel_group_id"] == "select-calls:2:4"
+        assert path[0]["parallel_group_index"] == event.payload["sequence"] - 2
+
+
+def test_a_selection_whose_condition_stands_last_is_decided_as_any_other(
+    story: Story, run: Run
+) -> None:
+    story.work(run, *in_selection({"clock": timer(9), "gate": condition("gate", timeout=60)}))
+    story.signal(run)
+    story.later(seconds=9)
+
+    (resolved,) = _resolved(story, run)
+    assert (resolved.payload["member_key"], resolved.payload["member_base_sequence"]) == (
+        "clock",
+        1,
+    )
+    story.work(run, timer(1))
+    assert story.numbered(run)[-1] == ("TimerScheduled", 3)

@@ -134,6 +134,8 @@ CASES = (
     Case("select-condition-times-out", "a condition wins by its time-out", since="2.0.0"),
     Case("select-condition-beside-timer", "a condition and a timer of its length", since="2.0.0"),
     Case("select-group", "a list and a child compete as members", since="2.0.0"),
+    Case("select-losers-beside-gates", "losers that end beside a condition", since="2.0.0"),
+    Case("select-heard-meanwhile", "a signal beside a condition that lost", since="2.0.0"),
     Case("select-then-parallel", "a list after a selection finds its members", since="2.0.0"),
     # 15 · the client
     Case("start-duplicates", "an id is started once, and an open run can be used again"),

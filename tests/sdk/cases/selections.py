@@ -1,6 +1,7 @@
 """Selections: the first of several operations."""
 
 from tests.sdk.cases.registry import case
+from tests.sdk.cases.updates import ask
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.stage import Stage
 
@@ -112,6 +113,38 @@ async def select_cancel_failed_list(stage: Stage) -> None:
     told = {"winner": "alarm", "team": "ActivityFailed", "after": "after"}
     assert await run.result() == told
     assert "SelectionOperationCancelled" not in await run.kinds()
+
+
+@case("select-losers-beside-gates", "busy-gates")
+async def select_losers_beside_gates(stage: Stage) -> None:
+    """Every knock comes behind something of a loser; two signals, then two updates."""
+    lights = [stage.new_id() for _ in range(4)]
+    run = await stage.start("busy-gates", lights)
+    await run.event("ConditionWaitOpened")
+    for ended, light in enumerate(lights, 1):
+        beacon(light).set()
+        await run.event("ActivityCompleted", times=ended)
+        if ended <= 2:
+            await run.signal("knock")
+            await run.event("SignalReceived", times=ended)
+        else:
+            assert (await ask(run, "knock-loudly"))["result"] == ended
+
+    assert await run.result() == ["now", [True, 2], [True, 4], "after"]
+
+
+@case("select-heard-meanwhile", "heard-meanwhile", "approval")
+async def select_heard_meanwhile(stage: Stage) -> None:
+    """A signal beside a condition that cannot win is seen by whatever comes next."""
+    for work in ("timer", "child"):
+        run = await stage.start("heard-meanwhile", work)
+        await run.event("ConditionWaitOpened")
+        await run.signal("knock")
+        await run.event("SignalReceived")
+        if work == "child":
+            await (await run.child()).signal("approve", "ada")
+
+        assert await run.result() == ["work", 1, True, "after"], work
 
 
 @case("select-then-parallel", "select-then-list")

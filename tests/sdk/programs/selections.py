@@ -173,6 +173,64 @@ class BrokenTeam:
         return {"winner": first.key}
 
 
+@workflow.defn(name="busy-gates")
+class BusyGates:
+    """Two gates of one key, while the losers of a selection go on ending."""
+
+    def __init__(self) -> None:
+        self.knocks = 0
+
+    @workflow.signal("knock")
+    def knock(self) -> None:
+        self.knocks += 1
+
+    @workflow.update("knock-loudly")
+    def knock_loudly(self) -> int:
+        self.knocks += 1
+        return self.knocks
+
+    def run(self, ctx: Context, lights: list[str]) -> Steps:
+        first = yield ctx.select(
+            {
+                "now": ctx.sleep(0),
+                "later": [ctx.schedule_activity("echo-after-light", [n, n]) for n in lights],
+            }
+        )
+        told = [first.key]
+        for wanted in (2, 4):
+            opened = yield ctx.wait_condition(
+                lambda wanted=wanted: self.knocks >= wanted, key="gate", timeout=600
+            )
+            told.append([opened, self.knocks])
+        told.append((yield ctx.schedule_activity("echo", ["after"])))
+        return told
+
+
+@workflow.defn(name="heard-meanwhile")
+class HeardMeanwhile:
+    """A signal that comes beside a condition of a selection counts for what the code waits for."""
+
+    def __init__(self) -> None:
+        self.knocks = 0
+
+    @workflow.signal("knock")
+    def knock(self) -> None:
+        self.knocks += 1
+
+    def run(self, ctx: Context, work: str) -> Steps:
+        child = ctx.start_child_workflow("approval", [])
+        first = yield ctx.select(
+            {
+                "work": child if work == "child" else ctx.sleep(1),
+                "never": ctx.wait_condition(lambda: False, key="never", timeout=600),
+            }
+        )
+        heard = self.knocks
+        opened = yield ctx.wait_condition(lambda: self.knocks >= 1, key="gate", timeout=2)
+        after = yield ctx.schedule_activity("echo", ["after"])
+        return [first.key, heard, opened, after]
+
+
 @workflow.defn(name="select-then-list")
 class SelectThenList:
     """A list after a selection: the SDK guesses its numbers wrong, the server corrects them."""
@@ -197,6 +255,8 @@ WORKFLOWS = (
     EquallyPatient,
     Teams,
     BrokenTeam,
+    BusyGates,
+    HeardMeanwhile,
     SelectThenList,
 )
 ACTIVITIES = ()

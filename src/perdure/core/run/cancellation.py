@@ -11,13 +11,12 @@ import msgspec
 from perdure.core import instant
 from perdure.core.limits import SECOND, SUPERSEDED_WAITS_TOLD_MAX
 from perdure.core.run.deadline import arm
-from perdure.core.run.history import Raw, encode, record, with_metadata
+from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
-from perdure.core.run.operation import ConditionWait
 from perdure.core.run.outside import Cancellation, Stopped
+from perdure.core.run.reopening import open_condition, open_elsewhere
 from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
-from perdure.core.run.wait_events import opening, timeout_timer
 
 SCHEMA = "durable-workflow.cancellation-context/v1"
 CONTROL_PLANE = "control_plane"
@@ -122,8 +121,8 @@ def _tell_superseded_waits(run: Run, moment: Moment) -> None:
     the first call without one, and would be cancelled at an opening that its code has left. Of
     openings under one number it would pass over the first alone, so the last one gets another.
     """
-    wait = None if run.wait is None else run.operations.get(run.wait)
-    if run.reopened_from is None or not isinstance(wait, ConditionWait):
+    wait = open_condition(run)
+    if run.reopened_from is None or wait is None:
         return
     last = wait.sequence if run.repeats else wait.sequence - 1
     first = max(run.reopened_from, wait.sequence - SUPERSEDED_WAITS_TOLD_MAX)
@@ -140,23 +139,7 @@ def _tell_superseded_waits(run: Run, moment: Moment) -> None:
         )
     run.reopened_from = None
     if run.repeats:
-        _open_elsewhere(run, moment, wait)
-
-
-def _open_elsewhere(run: Run, moment: Moment, wait: ConditionWait) -> None:
-    """Its time-out goes on."""
-    run.operations.pop(wait.sequence)
-    run.unsaved.operations.add(wait.sequence)
-    wait.sequence = run.wait = run.next_sequence
-    wait.wait_id = moment.ids.ulid().upper()
-    run.next_sequence += 1
-    run.repeats = 0
-    run.operations[wait.sequence] = wait
-    run.unsaved.operations.add(wait.sequence)
-    record(run, moment, "ConditionWaitOpened", opening(wait))
-    if wait.timer_id is not None:
-        wait.timer_id = moment.ids.ulid()
-        record(run, moment, "TimerScheduled", with_metadata(timeout_timer(wait), wait))
+        open_elsewhere(run, moment, wait)
 
 
 def let_request_in(run: Run, moment: Moment) -> None:

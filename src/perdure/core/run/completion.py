@@ -62,6 +62,7 @@ from perdure.core.run.operation import (
     Timer,
 )
 from perdure.core.run.reframe import envelope_json
+from perdure.core.run.reopening import open_condition
 from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
 from perdure.core.run.settle import drop_operation, record_held, settle
 from perdure.core.run.state import (
@@ -85,7 +86,12 @@ from perdure.core.run.task import (
     withdraw,
 )
 from perdure.core.run.update import finish_update
-from perdure.core.run.wait import close_wait_before, open_condition_wait, open_signal_wait
+from perdure.core.run.wait import (
+    close_wait_before,
+    open_condition_wait,
+    open_signal_wait,
+    repeats_wait,
+)
 
 _NO_SERVICE = ServicePlan(
     refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")
@@ -144,6 +150,8 @@ def complete_task(
     if commands or task.kind is PROGRESS:
         again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
         _apply(run, moment, commands, receipt, service, again)
+        if task.prepares and (wait := open_condition(run)) is not None:
+            wait.keeps_number = True
     if run.history_count > moment.bounds.history_events_max and not run.is_closed:
         close.exceed_history(run, moment)
     if run.history_count > told and _must_look_again(run, commands):
@@ -318,13 +326,17 @@ def _close_open_wait(
     if wait is None:
         return None
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
-    if isinstance(wait, ConditionWait):
-        # Beside a step without an outcome the code cannot have advanced, whatever it sends again.
-        blocked = isinstance(first, BLOCKING) and is_blocked(run)
-        if first is None or blocked:
-            return None
-    again = first if isinstance(first, OpenConditionWait) and first.path is None else None
+    if isinstance(wait, ConditionWait) and (first is None or _stands_at(run, wait, first)):
+        return None
+    again = first if isinstance(first, OpenConditionWait) else None
     return close_wait_before(run, moment, task, again)
+
+
+def _stands_at(run: Run, wait: ConditionWait, command: Command) -> bool:
+    """Whether the code cannot have advanced from its condition, whatever it sends again."""
+    if not isinstance(command, BLOCKING):
+        return False
+    return is_blocked(run) or (wait.quiet and repeats_wait(wait, command))
 
 
 def _apply(
@@ -335,10 +347,10 @@ def _apply(
     service: ServicePlan,
     reopened: int | None,
 ) -> None:
-    blocked = is_blocked(run)
+    blocked = is_blocked(run) or open_condition(run) is not None
     rebase = Rebase()
     ungrouped: list[Operation] = []
-    for command in commands:
+    for command in _conditions_first(commands):
         if blocked and isinstance(command, BLOCKING):
             # The code stands where it stood; this step is open already.
             continue
@@ -367,6 +379,23 @@ def _apply(
         receipt.created_task_ids.append(first_task_id(run.continued_to_run_id))
     if len(ungrouped) > 1 and not run.is_closed:
         join_ordered(run, ungrouped)
+
+
+def _conditions_first(commands: Sequence[Command]) -> Sequence[Command]:
+    """History tells of the conditions of a selection before it tells of the other members.
+
+    A worker gives a message to the condition that was opened last before it, unless a step stands
+    between the two; and what it gives to one that did not win, the code does not see.
+    """
+    if not any(map(_is_selected_condition, commands)):
+        return commands
+    first = next(at for at, command in enumerate(commands) if getattr(command, "path", None))
+    group = sorted(commands[first:], key=_is_selected_condition, reverse=True)
+    return [*commands[:first], *group]
+
+
+def _is_selected_condition(command: Command) -> bool:
+    return isinstance(command, OpenConditionWait) and bool(command.path)
 
 
 def apply_command(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
@@ -432,7 +461,7 @@ def allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, M
     sequence = run.next_sequence
     run.next_sequence = sequence + 1
     run.repeats = 0
-    return sequence, rebase.metadata(path, sequence) if path else None
+    return rebase.seat(path, sequence) if path else (sequence, None)
 
 
 def open_activity(

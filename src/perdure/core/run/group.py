@@ -22,11 +22,21 @@ from perdure.core.run.state import Run
 class Rebase:
     """Moves the paths of one completion. All leaves of one group move by the same distance."""
 
-    __slots__ = ("_distances", "_missing")
+    __slots__ = ("_bases", "_distances", "_missing")
 
     def __init__(self) -> None:
+        self._bases: dict[str, int] = {}
         self._distances: dict[str, int] = {}
         self._missing: dict[str, int] = {}
+
+    def seat(self, path: list[Metadata], following: int) -> tuple[int, Metadata]:
+        """The number of a leaf, wherever in its group it stands, and its place there.
+
+        A group begins at the number that follows when the first of its leaves is seated.
+        """
+        base = self._bases.setdefault(str(path[0]["parallel_group_id"]), following)
+        sequence = base + int(path[0]["parallel_group_index"])
+        return sequence, self.metadata(path, sequence)
 
     def metadata(self, path: list[Metadata], sequence: int) -> Metadata:
         """The group members of a leaf that was given `sequence`, ready to be copied to events."""
@@ -98,7 +108,7 @@ def is_selected(metadata: Metadata) -> bool:
 
 def _enter_member(group: Group, outer: Metadata, operation: Operation) -> None:
     index = outer["selection_member_index"]
-    if group.members and group.members[-1].index == index:
+    if any(member.index == index for member in group.members):
         return
     base, size = outer["selection_member_base_sequence"], outer["selection_member_size"]
     kind = outer["selection_member_kind"]

@@ -175,6 +175,12 @@ class ConditionWait(Step, kw_only=True, tag="condition"):
     timeout_seconds: int | None = None
     timer_id: str | None = None
     fire_at: int | None = None
+    # Nothing has come since it was opened that could have made its predicate true.
+    quiet: bool = False
+    # Something of another operation stands in history behind its opening.
+    overtaken: bool = False
+    # Its worker counts the calls of the code, and opening it again is no new call.
+    keeps_number: bool = False
 
     @property
     def identity(self) -> str:

@@ -28,6 +28,7 @@ from perdure.core.run.operation import (
     SignalWait,
     Timer,
 )
+from perdure.core.run.reopening import make_room, open_condition, overtake
 from perdure.core.run.state import PROGRESS, WORKFLOW_TASK, Run
 from perdure.core.run.status import CLOSED
 from perdure.core.run.task import request_task, withdraw
@@ -47,6 +48,8 @@ def note(run: Run, moment: Moment, operation: Operation, event_type: str, payloa
         operation.held.append(held(event_type, payload, operation))
         release_later(run, operation.sequence)
     else:
+        if run.wait is not None:
+            overtake(run)
         record(run, moment, event_type, with_metadata(payload, operation))
 
 
@@ -156,6 +159,8 @@ def _release(run: Run, moment: Moment, sequence: int) -> None:
     if operation is None:
         return
     run.unsaved.operations.add(sequence)
+    if run.wait is not None:
+        overtake(run)
     if operation.held:
         for event in operation.held:
             record_encoded(run, moment, event.event_type, event.payload)
@@ -203,7 +208,8 @@ def _wake_after(
         group.winner = member.index
         _record_winner(run, moment, group, member, outcome, event_id)
         request_task(run, moment, resume)
-    elif group.winner is not None and (outcome.failed or member.open == 0):
+    elif open_condition(run) is None and (outcome.failed or member.open == 0):
+        # Nobody needs a loser's outcome to see whether a condition is true.
         request_task(run, moment, resume)
 
 
@@ -264,6 +270,7 @@ def _receive_message(run: Run, moment: Moment, position: int, message: StreamMes
     run.unread[position] = message
     # The row stays where it is: that the inbox begins behind it says that it was handed over.
     run.inbox_first = position + 1
+    make_room(run, moment)
     record(run, moment, "SignalReceived", message_members(run, message))
     wait = None if run.wait is None else run.operations.get(run.wait)
     if isinstance(wait, ConditionWait) or all(o.detached for o in run.operations.values()):
@@ -273,6 +280,7 @@ def _receive_message(run: Run, moment: Moment, position: int, message: StreamMes
 def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
     link_command(run, signal)
+    make_room(run, moment)
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
     kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)

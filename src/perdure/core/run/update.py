@@ -15,6 +15,7 @@ from perdure.core.run.history import Raw, raw, record
 from perdure.core.run.inbox import EndedUpdate, Refusal, Update
 from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
+from perdure.core.run.reopening import make_room
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
@@ -84,6 +85,7 @@ def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome, *, wake: boo
         _end(run, update, "failed", event=run.history_count)
         return
     applied = {"arguments": raw(update.arguments), "payload_codec": run.codec}
+    make_room(run, moment)
     record(run, moment, "UpdateApplied", {**members, **applied})
     result = {"result": Raw(outcome.result or b"null"), "payload_codec": run.codec}
     record(run, moment, "UpdateCompleted", {**members, **result})

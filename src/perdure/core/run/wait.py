@@ -3,7 +3,7 @@
 from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
-from perdure.core.run.command import OpenConditionWait, OpenSignalWait
+from perdure.core.run.command import Command, OpenConditionWait, OpenSignalWait
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import held, raw, record, with_metadata
 from perdure.core.run.moment import Moment
@@ -30,6 +30,7 @@ def open_condition_wait(
         key=command.key,
         fingerprint=command.fingerprint,
         timeout_seconds=command.timeout_seconds,
+        quiet=True,
     )
     run.operations[sequence] = wait
     run.unsaved.operations.add(sequence)
@@ -73,6 +74,15 @@ def open_signal_wait(
     return wait
 
 
+def repeats_wait(wait: ConditionWait, command: Command) -> bool:
+    """Whether a command asks the question again that is open already."""
+    return (
+        isinstance(command, OpenConditionWait)
+        and command.path is None
+        and (command.key, command.fingerprint) == (wait.key, wait.fingerprint)
+    )
+
+
 def close_wait_before(
     run: Run, moment: Moment, task: WorkflowTask, reopening: OpenConditionWait | None
 ) -> int | None:
@@ -91,10 +101,7 @@ def close_wait_before(
         return None
     if not isinstance(wait, ConditionWait):
         return None
-    if reopening is not None and (reopening.key, reopening.fingerprint) == (
-        wait.key,
-        wait.fingerprint,
-    ):
+    if reopening is not None and repeats_wait(wait, reopening):
         # Superseded without a word: the predicate may have been true in between, or not.
         first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)

@@ -1,0 +1,64 @@
+"""Opening a condition again from here, so that a message stands behind the opening that it is for.
+
+A worker that replays a history gives a message to the condition that was opened last before it,
+unless something of another operation stands between the two: a loser of a selection that was left
+running, say. It then applies the message much earlier, and the code goes another way than it went.
+"""
+
+from perdure.core.run.history import record, with_metadata
+from perdure.core.run.moment import Moment
+from perdure.core.run.operation import ConditionWait
+from perdure.core.run.state import Run
+from perdure.core.run.wait_events import opening, timeout_timer
+
+
+def open_condition(run: Run) -> ConditionWait | None:
+    """The condition that the code stands at."""
+    wait = None if run.wait is None else run.operations.get(run.wait)
+    return wait if isinstance(wait, ConditionWait) else None
+
+
+def overtake(run: Run) -> None:
+    """Something of an operation enters history, and the code may stand at a condition."""
+    wait = open_condition(run)
+    if wait is not None and not wait.overtaken:
+        wait.overtaken = True
+        run.unsaved.operations.add(wait.sequence)
+
+
+def make_room(run: Run, moment: Moment) -> None:
+    """A message for the code enters history next."""
+    wait = open_condition(run)
+    if wait is None:
+        return
+    run.unsaved.operations.add(wait.sequence)
+    if wait.overtaken and (wait.key or wait.fingerprint):
+        first = run.reopened_from or wait.sequence
+        if wait.keeps_number:
+            run.repeats += 1
+            _open_again(run, moment, wait)
+        else:
+            open_elsewhere(run, moment, wait)
+        run.reopened_from = first
+    wait.quiet = False
+
+
+def open_elsewhere(run: Run, moment: Moment, wait: ConditionWait) -> None:
+    """Open it again under the next number. Its time-out goes on."""
+    run.operations.pop(wait.sequence)
+    run.unsaved.operations.add(wait.sequence)
+    wait.sequence = run.wait = run.next_sequence
+    run.next_sequence += 1
+    run.repeats = 0
+    run.operations[wait.sequence] = wait
+    run.unsaved.operations.add(wait.sequence)
+    _open_again(run, moment, wait)
+
+
+def _open_again(run: Run, moment: Moment, wait: ConditionWait) -> None:
+    wait.wait_id = moment.ids.ulid().upper()
+    wait.overtaken = False
+    record(run, moment, "ConditionWaitOpened", opening(wait))
+    if wait.timer_id is not None:
+        wait.timer_id = moment.ids.ulid()
+        record(run, moment, "TimerScheduled", with_metadata(timeout_timer(wait), wait))
