@@ -3,6 +3,7 @@
 from tests.sdk.programs import (
     activities,
     children,
+    improvised,
     journeys,
     markers,
     parallel,
@@ -27,6 +28,7 @@ _CHAPTERS = [
     queries,
     recovering,
     services,
+    improvised,
 ]
 
 if since("2.0.0"):
