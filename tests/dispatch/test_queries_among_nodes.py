@@ -17,6 +17,7 @@ from perdure.web.server import Connections, listen
 from tests.support.http import CONTROL_VERSION, WORKER_VERSION, Json, avro
 
 PATIENCE_SECONDS = 90
+GREETING = "can you hear me"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,16 @@ async def a_node(url: str) -> AsyncIterator[Node]:
         await server.close()
 
 
+async def acquainted(one: Node, other: Node) -> None:
+    """Wait until each node hears the other: what was told before is lost, and looked for later."""
+    for teller, hearer in ((one, other), (other, one)):
+        assert teller.server.neighbours is not None
+        assert hearer.server.neighbours is not None
+        while GREETING not in hearer.server.neighbours.hints._remote:
+            teller.server.neighbours.hints.watching(GREETING)
+            await asyncio.sleep(0)
+
+
 async def parked(node: Node) -> None:
     """Wait until a query poll waits at a node."""
     while not node.server.desk.parked_count:  # noqa: ASYNC110 (nobody would tell us)
@@ -89,6 +100,7 @@ async def parked(node: Node) -> None:
 def played(url: str, story: Callable[[Node, Node], Awaitable[None]]) -> None:
     async def play() -> None:
         async with asyncio.timeout(2 * PATIENCE_SECONDS), a_node(url) as one, a_node(url) as other:
+            await acquainted(one, other)
             await story(one, other)
 
     asyncio.run(play())

@@ -180,33 +180,54 @@ async def complete_history(client: Client, workflow_id: str, run_id: str) -> lis
             return events
 
 
+async def rest(run: Run) -> None:
+    """Wait until the run is over, and its children, and theirs."""
+    family = [run]
+    for member in family:
+        await member.closed()
+        family += _later_members(family, await _chain(member))
+
+
 async def replay_family(run: Run, *, dump: Path | None = None) -> list[list[Event]]:
     """Check and replay the run's chain, its children's chains, and so on; all histories."""
     told: list[list[Event]] = []
     family = [run]
-    known = {run.workflow_id}
     for member in family:
         histories = await replay_chain(member, dump=dump)
         told.extend(histories)
-        for workflow_id in _children(histories) - known:
-            known.add(workflow_id)
-            family.append(Run(run.client, run.client.get_workflow_handle(workflow_id)))
+        family += _later_members(family, histories)
     return told
+
+
+def _later_members(family: list[Run], histories: list[list[Event]]) -> list[Run]:
+    """The children that the histories tell of and the family does not know yet."""
+    client = family[0].client
+    new = _children(histories) - {member.workflow_id for member in family}
+    return [Run(client, client.get_workflow_handle(workflow_id)) for workflow_id in sorted(new)]
+
+
+async def _chain(run: Run) -> list[list[Event]]:
+    return [await run.history(run_id) for run_id in await _run_ids(run)]
+
+
+async def _run_ids(run: Run) -> list[str]:
+    listed = await run.client.list_workflow_runs(run.workflow_id)
+    return [known.run_id for known in listed.runs]
 
 
 async def replay_chain(run: Run, *, dump: Path | None = None) -> list[list[Event]]:
     """Check and replay each run of the chain, oldest first; their histories."""
-    listed = (await run.client.list_workflow_runs(run.workflow_id)).runs
-    histories = [await run.history(known.run_id) for known in listed]
+    run_ids = await _run_ids(run)
+    histories = [await run.history(run_id) for run_id in run_ids]
     if dump is not None:
         for number, events in enumerate(histories, start=1):
             path = dump / f"{run.workflow_id}-run{number}.json"
             path.write_text(json.dumps(events, indent=1))
-    for position, (known, events) in enumerate(zip(listed, histories, strict=True)):
+    for position, (run_id, events) in enumerate(zip(run_ids, histories, strict=True)):
         following = histories[position + 1] if position + 1 < len(histories) else None
         try:
             replaying.require_sound(events)
-            replaying.replay_cold(events, run_id=known.run_id, following=following)
+            replaying.replay_cold(events, run_id=run_id, following=following)
         except Exception as failure:
             story = "\n".join(json.dumps(event) for event in events)
             raise AssertionError(
