@@ -119,6 +119,8 @@ def test_who_may_have_missed_something_looks(migrated_url: str) -> None:
     """As after its connection broke; else a look at rollouts is only now and then."""
 
     async def story(one: Node, two: Node) -> None:
+        # Whoever begins to listen may have missed something before.
+        await two.until(lambda: two.lookout._missed)
         await two.look()
         assert two.server.neighbours is not None
 

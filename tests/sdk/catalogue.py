@@ -216,6 +216,7 @@ CASES = (
     Case("query-many", "queries that are asked at once are all answered"),
     Case("query-authority", "a worker may insist on query authority", since="2.12.0"),
     # 26 · at random
+    Case("improvised-cancelled", "the same, asked to cancel themselves anywhere", since="2.12.0"),
     Case("improvised", "programs that nobody thought of run to their end and replay"),
     # 24 · redrive; older clients have no word for it, but their programs can be continued
     Case("redrive", "a failed run goes on with everything that was done before its failure"),

@@ -76,6 +76,11 @@ def make_plan(chance: Random, *, top: bool = True) -> Plan:
     return steps
 
 
+def without_end(plan: Plan) -> Plan:
+    """The plan in one run."""
+    return [step for step in plan if step[0] != "continue"]
+
+
 class Oracle:
     """Knows what can come of a plan.
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from durable_workflow import DurableWorkflowError
 
+from tests.sdk.cases.cancellation import cooperative
 from tests.sdk.cases.registry import case
-from tests.sdk.improvising import SEED, Oracle, make_plan
+from tests.sdk.improvising import SEED, Oracle, make_plan, without_end
 from tests.sdk.release import since
 from tests.sdk.stage import GLANCE, Run, Stage, rest
 
@@ -37,6 +38,38 @@ async def improvised(stage: Stage) -> None:
     await asyncio.gather(*(rest(run) for run in runs))
     for plan, result in zip(plans, results, strict=True):
         assert oracle.foresees(plan, result), f"{plan} led to {result}"
+
+
+@case("improvised-cancelled", "improvised", "improvised-tidy", worker=False)
+async def improvised_cancelled(stage: Stage) -> None:
+    """Asked to cancel itself anywhere, the code tidies up, once."""
+    chance = Random(SEED)
+    async with cooperative(stage):
+        plans = [without_end(make_plan(chance)) for _ in range(PLANS // 4)]
+        tidying = [without_end(make_plan(chance, top=False)) for _ in plans]
+        runs = [
+            await stage.start("improvised-tidy", *both) for both in zip(plans, tidying, strict=True)
+        ]
+        ends = asyncio.gather(*(_cancelled(run, chance.random() * 2) for run in runs))
+        await _knock(chance, runs, ends)
+        results = await ends
+        await asyncio.gather(*(rest(run) for run in runs))
+
+    oracle = Oracle()
+    for plan, tidy, result in zip(plans, tidying, results, strict=True):
+        if isinstance(result, dict):
+            done = plan[: len(result["told"])]
+            good = oracle.foresees(done, result["told"]) and oracle.foresees(tidy, result["tidied"])
+        else:
+            good = oracle.foresees(plan, result)
+        assert good, f"{plan} and {tidy} led to {result}"
+
+
+async def _cancelled(run: Run, after: float) -> Any:
+    await asyncio.sleep(after)
+    with contextlib.suppress(DurableWorkflowError):
+        await run.client.request_workflow_cancellation(run.workflow_id, reason="enough")
+    return await run.result()
 
 
 async def _knock(chance: Random, runs: list[Run], ends: "asyncio.Future[Any]") -> None:

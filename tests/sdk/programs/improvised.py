@@ -11,7 +11,13 @@ from collections.abc import Generator
 from typing import Any
 
 import durable_workflow
-from durable_workflow import ActivityFailed, ActivityRetryPolicy, ChildWorkflowFailed, workflow
+from durable_workflow import (
+    ActivityFailed,
+    ActivityRetryPolicy,
+    ChildWorkflowFailed,
+    WorkflowCancelled,
+    workflow,
+)
 
 from tests.sdk.programs.steps import Context, Steps
 
@@ -44,11 +50,14 @@ class Improvised:
         for place, step in enumerate(plan):
             if step[0] == "continue":
                 return (yield ctx.continue_as_new(plan[place + 1 :]))
-            try:
-                told.append((yield from self._take(ctx, step)))
-            except _FAILURES as failure:
-                told.append(type(failure).__name__)
+            told.append((yield from self._try(ctx, step)))
         return told
+
+    def _try(self, ctx: Context, step: Plan) -> Generator[Any, Any, Any]:
+        try:
+            return (yield from self._take(ctx, step))
+        except _FAILURES as failure:
+            return type(failure).__name__
 
     def _take(self, ctx: Context, step: Plan) -> Generator[Any, Any, Any]:
         match step:
@@ -72,6 +81,24 @@ class Improvised:
                 return (yield from _select(ctx, members, afterwards))
             case _:
                 return (yield _call(ctx, step))
+
+
+@workflow.defn(name="improvised-tidy")
+class ImprovisedTidy(Improvised):
+    """Tidies up by a plan as well, when it is asked to cancel itself."""
+
+    def run(self, ctx: Context, plan: Plan, tidying: Plan | None = None) -> Steps:
+        told: list[Any] = []
+        try:
+            for step in plan:
+                told.append((yield from self._try(ctx, step)))
+        except WorkflowCancelled:
+            tidied = []
+            with ctx.cancellation_shield():
+                for step in tidying or []:
+                    tidied.append((yield from self._try(ctx, step)))
+            return {"told": told, "tidied": tidied}
+        return told
 
 
 def _call(ctx: Context, step: Plan) -> Any:
@@ -112,5 +139,5 @@ def _select(ctx: Context, members: dict[str, Plan], afterwards: str) -> Generato
     return told
 
 
-WORKFLOWS = (Improvised,)
+WORKFLOWS = (Improvised, ImprovisedTidy)
 ACTIVITIES = ()
