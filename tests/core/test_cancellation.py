@@ -301,6 +301,39 @@ def test_the_wait_for_a_loser_is_interrupted_and_takes_a_number(story: Story) ->
     assert (run.next_sequence, run.groups, run.operations) == (4, {}, {})
 
 
+def test_the_loser_may_be_the_first_of_its_selection(story: Story) -> None:
+    """What began with it is decided; it is not."""
+    run = story.start()
+    slow = [timer(3600), activity(), timer(3600)]
+    story.work(run, *in_selection({"slow": slow, "quick": activity()}))
+    story.do_activity(run, 4)
+    story.work(run)
+    story.request_cancellation(run)
+    story.lease_validation(run)
+
+    story.deliver_cancellation(run, "selection_handle", 5, operation=(1, 3))
+
+    assert story.types(run)[-4:] == [
+        "TimerCancelled",
+        "ActivityCancelled",
+        "TimerCancelled",
+        DELIVERED,
+    ]
+    assert (run.next_sequence, run.groups, run.operations) == (6, {}, {})
+
+
+def test_a_loser_that_ended_before_the_request_is_not_interrupted(story: Story) -> None:
+    run = story.start()
+    story.work(run, *in_selection({"late": activity(), "quick": activity()}))
+    story.do_activity(run, 2)
+    story.work(run)
+    story.do_activity(run, 1)
+    story.request_cancellation(run)
+    story.lease_validation(run)
+    with story.refused(InvalidCancellationBoundary):
+        story.deliver_cancellation(run, "selection_handle", 3, operation=(1, 1))
+
+
 @pytest.mark.parametrize(
     "call",
     [

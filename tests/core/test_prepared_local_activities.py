@@ -625,6 +625,26 @@ def test_a_request_finds_a_wait_that_was_opened_again_at_a_number_of_its_own(
     assert told(story, run)[-1] == ("TimerScheduled", 3)
 
 
+@pytest.mark.parametrize("sequence", [4, 5])
+def test_the_worker_knows_the_number_of_its_wait_for_a_loser(
+    story: Story, run: Run, sequence: int
+) -> None:
+    story.lease_preparing(run)
+    story.complete(run, *in_selection({"slow": timer(3600), "clock": timer(1)}))
+    story.later(seconds=1)
+    for _ in range(2):
+        story.lease_preparing(run)
+        story.complete(run, condition())
+        story.signal(run)
+    worker = Preparing(story, run)
+    story.request_cancellation(run)
+    story.deliver_cancellation(
+        run, "selection_handle", sequence, operation=(1, 1), report=worker.report
+    )
+    assert told(story, run)[-1] == ("CooperativeCancellationDelivered", sequence)
+    assert run.next_sequence == sequence + 1
+
+
 def test_a_request_during_a_task_leaves_a_reopened_wait_alone_until_the_code_has_passed_it(
     story: Story, run: Run
 ) -> None:

@@ -13,7 +13,7 @@ from durable_workflow import DurableWorkflowError
 
 from tests.sdk.cases.cancellation import cooperative
 from tests.sdk.cases.registry import case
-from tests.sdk.improvising import SEED, Oracle, make_plan, without_end
+from tests.sdk.improvising import SEED, Oracle, make_plan, simplified
 from tests.sdk.release import since
 from tests.sdk.stage import GLANCE, Run, Stage, rest
 
@@ -45,8 +45,8 @@ async def improvised_cancelled(stage: Stage) -> None:
     """Asked to cancel itself anywhere, the code tidies up, once."""
     chance = Random(SEED)
     async with cooperative(stage):
-        plans = [without_end(make_plan(chance)) for _ in range(PLANS // 4)]
-        tidying = [without_end(make_plan(chance, top=False)) for _ in plans]
+        plans = [simplified(make_plan(chance)) for _ in range(PLANS)]
+        tidying = [simplified(make_plan(chance, top=False)) for _ in plans]
         runs = [
             await stage.start("improvised-tidy", *both) for both in zip(plans, tidying, strict=True)
         ]

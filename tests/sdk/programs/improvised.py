@@ -32,6 +32,8 @@ _FAILURES = (ActivityFailed, ChildWorkflowFailed, _CANCELLED)
 class Improvised:
     """Goes through its plan and tells what came of every step."""
 
+    separator: int | None = None
+
     def __init__(self) -> None:
         self.knocks = 0
         self.gates = 0
@@ -53,6 +55,10 @@ class Improvised:
             told.append((yield from self._try(ctx, step)))
         return told
 
+    def _key(self, gate: int) -> str:
+        """All gates have the same, so that nothing but their order tells them apart."""
+        return "gate"
+
     def _try(self, ctx: Context, step: Plan) -> Generator[Any, Any, Any]:
         try:
             return (yield from self._take(ctx, step))
@@ -72,20 +78,30 @@ class Improvised:
             case ["gate", timeout]:
                 self.gates += 1
                 wanted = self.gates
-                return (
-                    yield ctx.wait_condition(
-                        lambda: self.knocks >= wanted, key="gate", timeout=timeout
-                    )
+                key = self._key(wanted)
+                opened = yield ctx.wait_condition(
+                    lambda: self.knocks >= wanted, key=key, timeout=timeout
                 )
+                yield from _separate(ctx, self.separator)
+                return opened
             case ["select", members, afterwards]:
-                return (yield from _select(ctx, members, afterwards))
+                return (yield from _select(ctx, members, afterwards, self.separator))
             case _:
                 return (yield _call(ctx, step))
 
 
 @workflow.defn(name="improvised-tidy")
 class ImprovisedTidy(Improvised):
-    """Tidies up by a plan as well, when it is asked to cancel itself."""
+    """Tidies up by a plan as well, when it is asked to cancel itself.
+
+    It then counts its calls, and cannot tell a gate that was open or a loser that it awaited from
+    the call behind it.
+    """
+
+    separator = 0
+
+    def _key(self, gate: int) -> str:
+        return f"gate {gate}"
 
     def run(self, ctx: Context, plan: Plan, tidying: Plan | None = None) -> Steps:
         told: list[Any] = []
@@ -122,7 +138,9 @@ def _call(ctx: Context, step: Plan) -> Any:
             raise AssertionError(f"no step is like {step}")
 
 
-def _select(ctx: Context, members: dict[str, Plan], afterwards: str) -> Generator[Any, Any, Any]:
+def _select(
+    ctx: Context, members: dict[str, Plan], afterwards: str, separator: int | None
+) -> Generator[Any, Any, Any]:
     first = yield ctx.select({key: _call(ctx, step) for key, step in members.items()})
     told: list[Any] = [
         [first.key, first.value if first.succeeded else type(first.failure).__name__]
@@ -136,7 +154,13 @@ def _select(ctx: Context, members: dict[str, Plan], afterwards: str) -> Generato
             told.append([key, (yield handle)])
         except _FAILURES as failure:
             told.append([key, type(failure).__name__])
+        yield from _separate(ctx, separator)
     return told
+
+
+def _separate(ctx: Context, separator: int | None) -> Generator[Any, Any, None]:
+    if separator is not None:
+        yield ctx.side_effect(lambda: separator)
 
 
 WORKFLOWS = (Improvised, ImprovisedTidy)

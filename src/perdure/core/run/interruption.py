@@ -198,7 +198,9 @@ def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: B
         deliverable = last >= cancellation.first_later_call or any(
             first <= sequence <= last for sequence in cancellation.open_calls
         )
-    if not deliverable or any(first <= base <= last for base in cancellation.decided_groups):
+    # Whoever waits for a loser waits in a selection that is decided.
+    decided = () if boundary.call_kind == "selection_handle" else cancellation.decided_groups
+    if not deliverable or any(first <= base <= last for base in decided):
         raise InvalidCancellationBoundary(f"call {first} ended before the request")
 
 
@@ -216,7 +218,7 @@ def _range(boundary: Boundary) -> tuple[int, int]:
 
 
 def _check_handle(run: Run, boundary: Boundary) -> None:
-    if boundary.sequence != run.next_sequence:
+    if not _is_next(run, boundary.sequence):
         raise InvalidCancellationBoundary(f"the next call of the run is {run.next_sequence}")
     first, last = _range(boundary)
     if last >= run.next_sequence:

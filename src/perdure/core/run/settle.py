@@ -272,8 +272,7 @@ def _receive_message(run: Run, moment: Moment, position: int, message: StreamMes
     run.inbox_first = position + 1
     make_room(run, moment)
     record(run, moment, "SignalReceived", message_members(run, message))
-    wait = None if run.wait is None else run.operations.get(run.wait)
-    if isinstance(wait, ConditionWait) or all(o.detached for o in run.operations.values()):
+    if open_condition(run) is not None or all(o.detached for o in run.operations.values()):
         request_task(run, moment, _signal_resume(message, None))
 
 
