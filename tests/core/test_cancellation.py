@@ -287,6 +287,56 @@ def test_an_interrupted_list_cancels_what_is_open_and_keeps_what_ended(story: St
     assert [operation.detached for operation in run.operations.values()] == [True]
 
 
+def reopened(story: Story) -> Run:
+    """Its worker knows of requests; its code asked three times for a condition."""
+    run = story.start()
+    for _ in range(3):
+        story.lease_validation(run)
+        story.complete(run, condition(timeout=30))
+        story.signal(run)
+    story.lease_validation(run)
+    return run
+
+
+def test_earlier_openings_of_a_satisfied_wait_are_told_to_be_over(story: Story) -> None:
+    """The SDK would deliver a later request at the first opening that has no end."""
+    run = reopened(story)
+    story.complete(run, timer(3600))
+
+    assert story.numbered(run)[-5:] == [
+        ("ConditionWaitSatisfied", 3),
+        ("TimerCancelled", 3),
+        ("TimerCancelled", 1),
+        ("TimerCancelled", 2),
+        ("TimerScheduled", 4),
+    ]
+    story.request_cancellation(run)
+    story.lease_validation(run)
+    story.deliver_cancellation(run, "timer", 4)
+
+
+def test_earlier_openings_of_a_wait_that_timed_out_are_told_to_be_over(story: Story) -> None:
+    run = reopened(story)
+    story.complete(run, condition(timeout=30))
+    story.later(seconds=30)
+
+    assert story.numbered(run)[-4:] == [
+        ("ConditionWaitTimedOut", 4),
+        ("TimerCancelled", 1),
+        ("TimerCancelled", 2),
+        ("TimerCancelled", 3),
+    ]
+
+
+def test_a_wait_that_was_opened_once_is_over_with_its_end(story: Story) -> None:
+    run = story.start()
+    story.lease_validation(run)
+    story.complete(run, condition(timeout=30))
+    story.later(seconds=30)
+
+    assert story.types(run)[-1] == "ConditionWaitTimedOut"
+
+
 def test_the_wait_for_a_loser_is_interrupted_and_takes_a_number(story: Story) -> None:
     run = story.start()
     story.work(run, *in_selection({"quick": activity(), "slow": timer(3600)}))

@@ -46,6 +46,20 @@ async def cancel_condition(stage: Stage) -> None:
         await require_tidied(run, nudges=3)
 
 
+@case("cancel-behind-condition", "improvised-tidy", worker=False)
+async def cancel_behind_condition(stage: Stage) -> None:
+    """A condition that was opened again is over, also for code that is asked to cancel itself."""
+    async with cooperative(stage):
+        plan = [["gate", 1], ["gate", 600], ["sleep", 3600]]
+        run = await stage.start("improvised-tidy", plan, [["effect", 1]])
+        for opened in (2, 3):
+            await run.event("ConditionWaitOpened", times=opened)
+            await run.signal("knock")
+        await run.event("SideEffectRecorded", times=2)
+        await request(run)
+        assert await run.result() == {"told": [False, True], "tidied": [1]}
+
+
 @case("cancel-activity", *KNOWN, worker=False)
 async def cancel_activity(stage: Stage) -> None:
     """By default an activity is let go at once; its worker kills what it runs, and says so."""

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from perdure.core import instant
-from perdure.core.limits import SECOND, SUPERSEDED_WAITS_TOLD_MAX
+from perdure.core.limits import SECOND
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, encode, record
 from perdure.core.run.moment import Moment
 from perdure.core.run.outside import Cancellation, Stopped
-from perdure.core.run.reopening import open_condition, open_elsewhere
+from perdure.core.run.reopening import open_condition, open_elsewhere, tell_superseded
 from perdure.core.run.state import Run
 from perdure.core.run.task import hasten_task
 
@@ -115,29 +115,14 @@ def record_request(run: Run, moment: Moment) -> None:
 
 
 def _tell_superseded_waits(run: Run, moment: Moment) -> None:
-    """Say of every wait that was opened again that it is over.
+    """The worker shall not be cancelled at an opening that its code has left.
 
-    A wait that is opened again leaves its earlier openings without an end. The worker looks for
-    the first call without one, and would be cancelled at an opening that its code has left. Of
-    openings under one number it would pass over the first alone, so the last one gets another.
+    Of openings under one number it would pass over the first alone, so the last one gets another.
     """
     wait = open_condition(run)
     if run.reopened_from is None or wait is None:
         return
-    last = wait.sequence if run.repeats else wait.sequence - 1
-    first = max(run.reopened_from, wait.sequence - SUPERSEDED_WAITS_TOLD_MAX)
-    for sequence in range(first, last + 1):
-        record(
-            run,
-            moment,
-            "TimerCancelled",
-            {
-                "sequence": sequence,
-                "timer_kind": "condition_timeout",
-                "cancelled_at": instant.text(moment.now),
-            },
-        )
-    run.reopened_from = None
+    tell_superseded(run, moment, wait.sequence if run.repeats else wait.sequence - 1)
     if run.repeats:
         open_elsewhere(run, moment, wait)
 

@@ -150,8 +150,8 @@ def complete_task(
     if commands or task.kind is PROGRESS:
         again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
         _apply(run, moment, commands, receipt, service, again)
-        if task.prepares and (wait := open_condition(run)) is not None:
-            wait.keeps_number = True
+        if task.cooperative and (wait := open_condition(run)) is not None:
+            wait.cooperative, wait.keeps_number = True, task.prepares
     if run.history_count > moment.bounds.history_events_max and not run.is_closed:
         close.exceed_history(run, moment)
     if run.history_count > told and _must_look_again(run, commands):

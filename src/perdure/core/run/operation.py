@@ -181,6 +181,8 @@ class ConditionWait(Step, kw_only=True, tag="condition"):
     overtaken: bool = False
     # Its worker counts the calls of the code, and opening it again is no new call.
     keeps_number: bool = False
+    # Its worker may be asked to cancel the code, and looks for the first call without an end.
+    cooperative: bool = False
 
     @property
     def identity(self) -> str:

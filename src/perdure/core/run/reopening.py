@@ -5,6 +5,8 @@ unless something of another operation stands between the two: a loser of a selec
 running, say. It then applies the message much earlier, and the code goes another way than it went.
 """
 
+from perdure.core import instant
+from perdure.core.limits import SUPERSEDED_WAITS_TOLD_MAX
 from perdure.core.run.history import record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ConditionWait
@@ -41,6 +43,24 @@ def make_room(run: Run, moment: Moment) -> None:
             open_elsewhere(run, moment, wait)
         run.reopened_from = first
     wait.quiet = False
+
+
+def tell_superseded(run: Run, moment: Moment, last: int) -> None:
+    """Say of the earlier openings of a condition, up to `last`, that they are over.
+
+    A condition that is opened again leaves them without an end. A worker whose code is asked to
+    cancel itself looks for the first call that has none.
+    """
+    if run.reopened_from is None:
+        return
+    for sequence in range(max(run.reopened_from, last - SUPERSEDED_WAITS_TOLD_MAX), last + 1):
+        members = {
+            "sequence": sequence,
+            "timer_kind": "condition_timeout",
+            "cancelled_at": instant.text(moment.now),
+        }
+        record(run, moment, "TimerCancelled", members)
+    run.reopened_from = None
 
 
 def open_elsewhere(run: Run, moment: Moment, wait: ConditionWait) -> None:

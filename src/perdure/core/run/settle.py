@@ -28,7 +28,7 @@ from perdure.core.run.operation import (
     SignalWait,
     Timer,
 )
-from perdure.core.run.reopening import make_room, open_condition, overtake
+from perdure.core.run.reopening import make_room, open_condition, overtake, tell_superseded
 from perdure.core.run.state import PROGRESS, WORKFLOW_TASK, Run
 from perdure.core.run.status import CLOSED
 from perdure.core.run.task import request_task, withdraw
@@ -172,6 +172,8 @@ def _release(run: Run, moment: Moment, sequence: int) -> None:
     if group is not None and group.mode is GroupMode.ORDERED and group.open > 0:
         return
     event_id = record_encoded(run, moment, outcome.event_type, outcome.payload)
+    if sequence == run.wait and isinstance(operation, ConditionWait) and operation.cooperative:
+        tell_superseded(run, moment, sequence - 1)
     drop_operation(run, sequence)
     _wake_after(run, moment, operation, outcome, group, event_id)
 

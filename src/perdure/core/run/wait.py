@@ -9,6 +9,7 @@ from perdure.core.run.history import held, raw, record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ConditionWait, Metadata, SignalWait
 from perdure.core.run.reframe import applied_value
+from perdure.core.run.reopening import tell_superseded
 from perdure.core.run.settle import drop_operation, resolve
 from perdure.core.run.state import Run, WorkflowTask
 from perdure.core.run.wait_events import condition, opening, timeout_timer
@@ -123,6 +124,8 @@ def close_wait_before(
         },
     )
     cancel_timeout(run, moment, wait)
+    if wait.cooperative:
+        tell_superseded(run, moment, wait.sequence - 1)
     drop_operation(run, wait.sequence)
     return None
 
