@@ -189,6 +189,7 @@ CASES = (
     Case("cancel-child-too", "the request reaches the child", since="2.12.0"),
     Case("cancel-child-and-wait", "the code waits for its child's clean-up", since="2.12.0"),
     Case("cancel-parallel", "a list is interrupted as one call", since="2.12.0"),
+    Case("cancel-first-loser", "the wait for the first of a selection as well", since="2.12.0"),
     Case("cancel-behind-condition", "a condition opened again is passed over", since="2.12.0"),
     Case("cancel-selection", "a selection is interrupted before anybody won", since="2.12.0"),
     Case("cancel-selection-handle", "the wait for a loser is interrupted", since="2.12.0"),

@@ -183,6 +183,18 @@ async def cancel_selection_handle(stage: Stage) -> None:
         await require_tidied(run)
 
 
+@case("cancel-first-loser", "improvised-tidy", worker=False)
+async def cancel_first_loser(stage: Stage) -> None:
+    """A loser that begins where its selection does is not decided with it."""
+    async with cooperative(stage):
+        loser = ["list", [["sleep", 3600], ["sleep", 3600]]]
+        plan = [["select", {"a": loser, "b": ["sleep", 0]}, "await"]]
+        run = await stage.start("improvised-tidy", plan, [["effect", 1]])
+        await run.event("SelectionResolved")
+        await request(run)
+        assert await run.result() == {"told": [], "tidied": [1]}
+
+
 @case("cancel-local-activity", *KNOWN, worker=False)
 async def cancel_local_activity(stage: Stage) -> None:
     """The worker hears of it from the heartbeats of its task, and ends what it does itself."""
