@@ -328,6 +328,26 @@ def test_earlier_openings_of_a_wait_that_timed_out_are_told_to_be_over(story: St
     ]
 
 
+def test_a_capable_worker_that_finds_a_wait_open_makes_it_its_own(story: Story) -> None:
+    run = story.start()
+    for _ in range(2):
+        story.work(run, condition(timeout=30))
+        story.signal(run)
+    story.work(run, condition(timeout=30))
+    story.wake(run)
+    story.lease_validation(run)
+    story.complete(run, condition(timeout=30))
+    story.crash()
+    run = story.runs[run.run_id]
+    story.later(seconds=30)
+
+    assert story.numbered(run)[-3:] == [
+        ("ConditionWaitTimedOut", 3),
+        ("TimerCancelled", 1),
+        ("TimerCancelled", 2),
+    ]
+
+
 def test_a_wait_that_was_opened_once_is_over_with_its_end(story: Story) -> None:
     run = story.start()
     story.lease_validation(run)

@@ -152,6 +152,7 @@ def complete_task(
         _apply(run, moment, commands, receipt, service, again)
         if task.cooperative and (wait := open_condition(run)) is not None:
             wait.cooperative, wait.keeps_number = True, task.prepares
+            run.unsaved.operations.add(wait.sequence)
     if run.history_count > moment.bounds.history_events_max and not run.is_closed:
         close.exceed_history(run, moment)
     if run.history_count > told and _must_look_again(run, commands):
