@@ -1,4 +1,4 @@
-"""One request on its way: who was let in is not asked again, and answers may come later."""
+"""One request on its way: every one is admitted anew, and answers may come later."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from perdure.web.auth import (
     TokenAuthentication,
 )
 from perdure.web.exchange import Exchange
-from perdure.web.message import HttpError, Later, Passes, Request, Response
+from perdure.web.message import HttpError, Later, Principal, Request, Response
 from perdure.web.routing import Handler, Route, Router
 from tests.web.floor import PlainSurface
 
@@ -67,11 +67,10 @@ class Desk:
         self,
         path: bytes = b"/work",
         *,
-        passes: Passes | None,
         body: bytes = b"{}",
         headers: dict[bytes, bytes] = JSON,
     ) -> None:
-        self._exchange.start(Request("POST", path, headers, body=body, passes=passes))
+        self._exchange.start(Request("POST", path, headers, body=body))
 
     @property
     def statuses(self) -> list[int]:
@@ -88,63 +87,66 @@ TOKENS = TokenAuthentication(shared=None, by_role={"worker": "w", "operator": "o
 AS_WORKER = {**JSON, b"authorization": b"Bearer w"}
 
 
-def test_who_was_let_in_with_a_head_is_the_same_one_the_next_time() -> None:
-    desk, passes = Desk(TOKENS), Passes()
-
-    for _ in range(3):
-        desk.ask(passes=passes, headers=AS_WORKER)
-
-    assert desk.statuses == [200, 200, 200]
-    assert desk.surface.asked == 1
-    assert {(r.principal.subject, r.namespace) for r in desk.handled} == {("role:worker", "here")}
-
-
-def test_what_opens_one_route_opens_no_other() -> None:
-    desk, passes = Desk(TOKENS), Passes()
-
-    desk.ask(b"/work", passes=passes, headers=AS_WORKER)
-    desk.ask(b"/operate", passes=passes, headers=AS_WORKER)
-    desk.ask(b"/operate", passes=passes, headers=AS_WORKER)
-
-    assert desk.statuses == [200, 403, 403]
-
-
-def test_who_was_refused_is_refused_again() -> None:
-    desk, passes = Desk(TOKENS), Passes()
-
-    for _ in range(2):
-        desk.ask(passes=passes, headers={**JSON, b"authorization": b"Bearer stolen"})
-
-    assert desk.statuses == [401, 401]
-    assert not passes
-
-
-def test_a_head_that_is_not_known_is_asked_every_time() -> None:
+def test_every_request_is_admitted_anew() -> None:
     desk = Desk(TOKENS)
 
     for _ in range(2):
-        desk.ask(passes=None, headers=AS_WORKER)
+        desk.ask(headers=AS_WORKER)
 
+    assert desk.statuses == [200, 200]
     assert desk.surface.asked == 2
+    assert {(r.principal.subject, r.namespace) for r in desk.handled} == {("role:worker", "here")}
 
 
-def test_a_signature_is_of_a_body_so_no_head_vouches_for_the_next_one() -> None:
-    desk, passes = Desk(SignatureAuthentication(shared="key", by_role={})), Passes()
-    signature = hmac.new(b"key", b"{}", hashlib.sha256).hexdigest().encode()
-    headers = {**JSON, b"x-signature": signature}
+class RevocableTokens:
+    """Tokens that can be taken back while the server runs."""
 
-    desk.ask(passes=passes, headers=headers)
-    desk.ask(passes=passes, headers=headers, body=b"[]")
+    def __init__(self) -> None:
+        self.is_revoked = False
+
+    def authenticate(self, request: Request) -> Principal:
+        if self.is_revoked:
+            raise HttpError(401, "unauthorized", "revoked")
+        return TOKENS.authenticate(request)
+
+
+def test_a_credential_opens_nothing_once_it_is_revoked() -> None:
+    """Whatever was admitted with it before."""
+    tokens = RevocableTokens()
+    desk = Desk(tokens)
+    desk.ask(headers=AS_WORKER)
+
+    tokens.is_revoked = True
+    desk.ask(headers=AS_WORKER)
 
     assert desk.statuses == [200, 401]
 
 
-def test_a_route_of_bytes_takes_no_json_however_well_the_head_is_known() -> None:
-    desk, passes = Desk(NoAuthentication()), Passes()
+def test_what_opens_one_route_opens_no_other() -> None:
+    desk = Desk(TOKENS)
 
-    desk.ask(b"/work", passes=passes)
-    desk.ask(b"/raw", passes=passes)
-    desk.ask(b"/nowhere", passes=passes)
+    desk.ask(b"/work", headers=AS_WORKER)
+    desk.ask(b"/operate", headers=AS_WORKER)
+
+    assert desk.statuses == [200, 403]
+
+
+def test_a_signature_is_of_one_body() -> None:
+    desk = Desk(SignatureAuthentication(shared="key", by_role={}))
+    signature = hmac.new(b"key", b"{}", hashlib.sha256).hexdigest().encode()
+    headers = {**JSON, b"x-signature": signature}
+
+    desk.ask(headers=headers)
+    desk.ask(headers=headers, body=b"[]")
+
+    assert desk.statuses == [200, 401]
+
+
+def test_a_route_of_bytes_takes_no_json() -> None:
+    desk = Desk(NoAuthentication())
+
+    for path in (b"/work", b"/raw", b"/nowhere"):
+        desk.ask(path)
 
     assert desk.statuses == [200, 415, 404]
 
@@ -182,7 +184,7 @@ def test_an_answer_comes_when_what_it_waits_for_is_there(loop: asyncio.AbstractE
     reply = Reply(loop=loop)
     desk = desk_for(reply)
 
-    desk.ask(passes=None)
+    desk.ask()
     assert desk.replies == []
 
     reply.set_result(b"now")
@@ -194,7 +196,7 @@ def test_what_is_there_already_is_answered_at_once(loop: asyncio.AbstractEventLo
     reply.set_result(b"before")
     desk = desk_for(reply)
 
-    desk.ask(passes=None)
+    desk.ask()
 
     assert desk.replies == [(200, b"before")]
 
@@ -206,11 +208,11 @@ def test_a_refusal_that_comes_later_is_a_refusal(
     reply = Reply(loop=loop)
     desk = desk_for(reply)
     if not is_early:
-        desk.ask(passes=None)
+        desk.ask()
 
     reply.set_exception(HttpError(409, "taken", "somebody else has it"))
     if is_early:
-        desk.ask(passes=None)
+        desk.ask()
 
     assert desk.statuses == [409]
 
@@ -218,7 +220,7 @@ def test_a_refusal_that_comes_later_is_a_refusal(
 def test_what_is_given_up_is_answered_once(loop: asyncio.AbstractEventLoop) -> None:
     reply = Reply(loop=loop)
     desk = desk_for(reply)
-    desk.ask(passes=None)
+    desk.ask()
 
     reply.cancel()
     loop.run_until_complete(asyncio.sleep(0))
@@ -233,7 +235,7 @@ def test_an_answer_that_needs_more_goes_on_as_a_coroutine(loop: asyncio.Abstract
         return Response(200, told + await second)
 
     desk = desk_for(first, go_on)
-    desk.ask(passes=None)
+    desk.ask()
     first.set_result(b"one ")
     assert desk.replies == []
 
@@ -246,6 +248,6 @@ def test_a_handler_that_refuses_before_it_waits_is_a_refusal() -> None:
         raise HttpError(422, "odd", "this makes no sense")
 
     desk = Desk(NoAuthentication(), refuse)
-    desk.ask(passes=None)
+    desk.ask()
 
     assert desk.statuses == [422]

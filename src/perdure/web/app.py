@@ -30,7 +30,6 @@ class Application:
         self.router = router
         self.body_bytes_max = body_bytes_max
         self._authenticator = authenticator
-        self._goes_by_head = authenticator.goes_by_head
         self._surface_of = surface_of
         self._translate = translate
         self._compression_bytes_min = compression_bytes_min
@@ -67,8 +66,6 @@ class Application:
             request.principal = self._authenticator.authenticate(request)
             require_role(request.principal, route.roles)
         route.surface.admit(request)
-        if request.passes is not None and self._goes_by_head:
-            request.passes[route] = request.principal, request.namespace
 
     def refuse(self, request: Request, surface: Surface | None, error: BaseException) -> Response:
         """The answer to a request that failed, in the shape of its family."""

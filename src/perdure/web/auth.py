@@ -17,18 +17,11 @@ READ, FULL = "read", "full"
 class Authenticator(Protocol):
     """Tells who a request is from."""
 
-    @property
-    def goes_by_head(self) -> bool:
-        """Whether equal heads are from the same one, now and ever after."""
-        ...
-
     def authenticate(self, request: Request) -> Principal: ...
 
 
 class NoAuthentication:
     """Everybody is an anonymous administrator. For laptops."""
-
-    goes_by_head = True
 
     def __init__(self) -> None:
         self._anyone = Principal("anonymous", ALL_ROLES, "none")
@@ -39,8 +32,6 @@ class NoAuthentication:
 
 class TokenAuthentication:
     """One shared token, a token per role, tokens of named ones, keys of a scope, or all of them."""
-
-    goes_by_head = True
 
     def __init__(
         self,
@@ -80,8 +71,6 @@ class SignatureAuthentication:
     The signature is of the body and of nothing else, so it must not be seen by others on its way.
     API keys of the push plane, whose clients cannot sign, are bearer tokens here, too.
     """
-
-    goes_by_head = False
 
     def __init__(
         self,

@@ -39,21 +39,10 @@ class Exchange:
         self._request = request
         self._surface = None
         app = self._app
-        passes = request.passes
         try:
-            if passes is None:
-                route = app.find(request)
-                self._surface = route.surface
-                app.admit(request, route)
-            else:
-                route = app.router.find(request)
-                self._surface = route.surface
-                passed = passes.get(route)
-                if passed is None:
-                    app.find(request)
-                    app.admit(request, route)
-                else:
-                    request.principal, request.namespace = passed
+            route = app.find(request)
+            self._surface = route.surface
+            app.admit(request, route)
             handling = route.handler(request)
         except Exception as error:
             self._refuse(error)

@@ -40,9 +40,6 @@ class Principal:
 
 _NOBODY = Principal("anonymous", frozenset(), "none")
 
-Passes = dict[object, tuple[Principal, str]]
-"""Who was let in with the same head, by route: who it is, and in which namespace."""
-
 
 class Request(Struct, eq=False):
     """One request. `namespace` is set by its surface, `principal` by the door."""
@@ -61,8 +58,6 @@ class Request(Struct, eq=False):
     is_gone: bool = False
     # Whether the client asks to go on as a WebSocket.
     is_upgrade: bool = False
-    # If its head is like that of others, where those were let in.
-    passes: Passes | None = None
     _on_gone: Callable[[], object] | None = None
     _query: dict[str, str] | None = None
 

@@ -17,11 +17,7 @@ class Surface(Protocol):
     """A family of routes with one way to admit, to refuse and to answer."""
 
     def admit(self, request: Request) -> None:
-        """Check version and namespace. Raises `HttpError`.
-
-        Looks at the head alone, and never takes back what it said: who was let in is not asked
-        again with the same head.
-        """
+        """Check version and namespace, by the head alone. Raises `HttpError`."""
         ...
 
     def refuse(self, request: Request, error: HttpError) -> Response:

@@ -18,7 +18,6 @@ import httptools
 
 from perdure.web.app import Application
 from perdure.web.exchange import Exchange
-from perdure.web.heads import KnownHeads
 from perdure.web.message import (
     Handover,
     HttpError,
@@ -63,7 +62,6 @@ class Connections:
 
     def __init__(self, app: Application) -> None:
         self.app = app
-        self.heads = KnownHeads(app.body_bytes_max)
         self.outbox = Outbox()
         # How often silent connections were looked for. They count their silence by it, since
         # asking for the time with every request would cost more.
@@ -141,7 +139,6 @@ class HttpProtocol(asyncio.Protocol):
         "_exchange",
         "_head_bytes",
         "_headers",
-        "_is_between",
         "_is_large",
         "_parser",
         "_request",
@@ -169,8 +166,6 @@ class HttpProtocol(asyncio.Protocol):
         self._head_bytes = 0
         self._is_large = False
         self._begins = False
-        # Whether what comes next begins a request like any other.
-        self._is_between = True
         self._request: Request | None = None
         # The request that is being answered; later ones wait behind it.
         self._busy: Request | None = None
@@ -203,16 +198,6 @@ class HttpProtocol(asyncio.Protocol):
             self._busy.went_away()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_between and self._busy is None:
-            connections = self._connections
-            request = connections.heads.recognise(data)
-            if request is not None:
-                # As `_start` does, for nearly all.
-                self._busy = request
-                self.idle_since = None
-                connections.answering += 1
-                self._exchange.start(request)
-                return
         if self._deaf:
             return
         if self._early is not None:
@@ -237,8 +222,6 @@ class HttpProtocol(asyncio.Protocol):
         else:
             if self._request is None:
                 self._count_part(data)
-            elif self._begins and self._is_between:
-                self._connections.heads.learn(data, self._request)
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -265,7 +248,6 @@ class HttpProtocol(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._begins = True
-        self._is_between = False
         self._headers = {}
         self._target = b""
         self._body_bytes = 0
@@ -342,7 +324,6 @@ class HttpProtocol(asyncio.Protocol):
         if self._body_parts:
             request.body = b"".join((request.body, *self._body_parts))
             self._body_parts = []
-        self._is_between = not request.is_upgrade
         if self._busy is None:
             self._start(request)
         elif len(self._waiting) < PIPELINED_MAX:
@@ -463,7 +444,7 @@ class HttpProtocol(asyncio.Protocol):
     def _answer_early(self, request: Request) -> None:
         """Refuse a request whose body will not be read; the stream cannot go on behind it."""
         request.keep_alive = False
-        self._deaf, self._is_between = True, False
+        self._deaf = True
         if self._busy is None:
             self._start(request)
         else:
@@ -472,7 +453,7 @@ class HttpProtocol(asyncio.Protocol):
     def _refuse_stream(self, status: int, reason: str, message: str) -> None:
         if self._deaf or self._transport.is_closing():
             return
-        self._deaf, self._is_between = True, False
+        self._deaf = True
         if self._busy is not None:
             # Its answer is still owed; the connection ends behind it.
             self._busy.keep_alive = False

@@ -65,7 +65,6 @@ class Namespaces:
 
     def __init__(self, default: str) -> None:
         self.default = default
-        # It only grows: who was let in is not asked again.
         self.known: set[str] = set()
 
     def resolve(self, request: Request) -> str:
