@@ -103,6 +103,19 @@ def test_a_filter_says_which_event_is_meant(wire: Wire) -> None:
     assert runner.next().memo("paid") == {"data": {"total": 100.5}}
 
 
+def test_a_filter_reads_the_event_that_started_its_run(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    wait = op("WaitForEvent", "paid", eventName="pay", timeoutMs=60_000)
+    for customer in ("O'Hara", "x' || 'a' == 'a"):
+        started = emit(wire, "order", {"id": customer})
+        runner.next().found(wait | {"eventIf": "event.data.id == trigger.data.id"})
+        settled(wire, started["runId"], "waiting")
+
+    assert emit(wire, "pay", {"id": "somebody"})["woke"] == 0
+    assert emit(wire, "pay", {"id": "O'Hara"})["woke"] == 1
+    assert emit(wire, "pay", {"id": "x' || 'a' == 'a"})["woke"] == 1
+
+
 def test_an_event_for_an_app_wakes_only_runs_of_that_app(wire: Wire) -> None:
     shop = a_runner(wire, workflow("order"))
     run_id = start(wire, "order")

@@ -9,6 +9,7 @@ from perdure.core.intake.fanout import Registered
 from perdure.core.intake.gates import Arrival
 from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
 from perdure.core.push.effect import Emitted, Listened
+from perdure.core.push.start import trigger_of
 from perdure.core.push.step import NULL, WAIT, complete_step
 from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.state import Run
@@ -171,13 +172,17 @@ class IngestEvent(Operation):
             return False
         if incoming.target is not None and run.queue != incoming.target:
             return False
-        wanted = step.event_filter
-        if wanted is not None and not compile_filter(wanted).holds(self._condition):
+        if step.event_filter is not None and not self._holds(step.event_filter, run):
             return False
         data = incoming.data or NULL
         complete_step(run, world.moment, step, data, {"event_name": incoming.name})
         world.changed(run)
         return True
+
+    def _holds(self, source: str, run: Run) -> bool:
+        wanted = compile_filter(source, of_wait=True)
+        trigger = trigger_of(run) if wanted.needs_trigger else None
+        return bool(wanted.holds(self._condition, trigger))
 
     def _start(self, world: World, one: Registered, event_id: str) -> Triggered:
         incoming = self._incoming

@@ -149,6 +149,57 @@ def test_brackets_in_texts_and_comments_are_no_brackets() -> None:
     assert compile_filter(source).holds(EVENT) is True
 
 
+TRIGGER = Event("order", json.dumps({"id": "O'Hara", "total": 120.0, "none": None}).encode())
+
+
+@pytest.mark.parametrize(
+    ("source", "holds"),
+    [
+        ("event.data.name == trigger.data.id", True),
+        ("event.data.total == trigger.data.total && trigger.name == 'order'", True),
+        ("event.data.none == trigger.data.none", True),
+        ("event.data.name == trigger.data.total", False),
+        ("event.data.name == trigger.data.missing", None),
+        ("event.data.missing == trigger.data.missing", None),
+    ],
+)
+def test_the_filter_of_a_wait_reads_the_event_that_started_its_run(
+    source: str, holds: bool | None
+) -> None:
+    data = {"name": "O'Hara", "total": 120, "none": None}
+    event = Event("paid", json.dumps(data).encode())
+    wanted = compile_filter(source, of_wait=True)
+    assert wanted.holds(event, TRIGGER) is holds
+    assert wanted.holds(event) is None
+
+
+def test_the_condition_of_a_trigger_knows_no_other_event() -> None:
+    with pytest.raises(ValueError, match="trigger"):
+        compile_filter("event.data.id == trigger.data.id")
+
+
+def test_a_member_named_trigger_needs_no_other_event() -> None:
+    event = Event("paid", b'{"trigger":[1]}')
+    source = "event.data.trigger.exists(trigger, trigger == 1)"
+    assert compile_filter(source).holds(event) is True
+    assert compile_filter(source, of_wait=True).holds(event, TRIGGER) is True
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "trigger.data.list.all(x, trigger.data.list == trigger.data.list)",
+        "trigger.data.list.all(x, (trigger.data.text + event.data.text).size() > 0)",
+        "trigger.data.list.map(x, x).size() > 0",
+    ],
+)
+def test_the_work_on_the_event_of_the_run_counts(source: str) -> None:
+    small, costly = Event("x", b'{"text":""}'), Event("x", COSTLY)
+    begun = time.process_time()
+    assert compile_filter(source, of_wait=True).holds(small, costly) is None
+    assert time.process_time() - begun < 0.5
+
+
 @given(st.text(alphabet="event.data()[]{}'\"+-*/!&|<>=? 01xallmap,\\\n", max_size=40))
 def test_any_text_is_a_condition_or_refused(source: str) -> None:
     try:

@@ -1,7 +1,7 @@
 """Conditions on events, in the Common Expression Language. The one module that knows the library.
 
-`compile_filter` refuses what does not parse, names anything but `event`, or can never be true or
-false. A filter then says of an event: it holds, it does not, or (`None`) it could not be said,
+`compile_filter` refuses what does not parse, names anything but `event` (and `trigger`, for the
+filter of a wait), or can never be true or false. A filter then says of an event: it holds, it does not, or (`None`) it could not be said,
 which counts as no everywhere and is worth counting. Numbers of JSON compare as numbers, whether
 they are whole or not.
 
@@ -22,6 +22,7 @@ from msgspec import UNSET
 from perdure.core import limits
 
 _environment = cel.NewEnv(variables={"event": cel.Type.DYN})
+_wait_environment = cel.NewEnv(variables={"event": cel.Type.DYN, "trigger": cel.Type.DYN})
 _decoder = msgspec.json.Decoder()
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
@@ -35,6 +36,7 @@ _TOKEN = re.compile(
     r"""|//[^\n]*|(?P<name>[A-Za-z_]\w*)(?P<called>\s*(?=\())?|(?P<mark>[.,(){}\[\]+])|\s+|.""",
     re.DOTALL,
 )
+_TRIGGER = re.compile(r"\btrigger\b")
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _TURNS_MAX = 10_000
 """Where the library itself stops."""
@@ -65,10 +67,18 @@ class Event:
     def activation(self) -> cel.Activation:
         """What the library evaluates on; shared by all conditions, as making it is the cost."""
         if self._activation is None:
-            data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
-            event = {"name": self.name, "data": data}
-            self._activation = _environment.Activation({"event": event})
+            self._activation = _environment.Activation({"event": self._members})
         return self._activation
+
+    def activation_for(self, trigger: "Event") -> cel.Activation:
+        """The same for a run that another event started."""
+        members = {"event": self._members, "trigger": trigger._members}
+        return _wait_environment.Activation(members)
+
+    @property
+    def _members(self) -> dict[str, object]:
+        data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
+        return {"name": self.name, "data": data}
 
 
 class Shape(NamedTuple):
@@ -87,50 +97,64 @@ class Shape(NamedTuple):
 class Filter:
     """A compiled condition."""
 
-    __slots__ = ("_expression", "_shape", "source")
+    __slots__ = ("_expression", "_shape", "needs_trigger", "source")
 
-    def __init__(self, source: str, expression: cel.Expression) -> None:
+    def __init__(self, source: str, expression: cel.Expression, *, needs_trigger: bool) -> None:
         self.source = source
+        self.needs_trigger = needs_trigger
+        """Whether it reads the event that started the waiting run."""
         self._expression = expression
         self._shape = _shape_of(source)
 
-    def holds(self, event: Event) -> bool | None:
+    def holds(self, event: Event, trigger: Event | None = None) -> bool | None:
         """Whether it is true of an event; none when that cannot be said."""
+        if not self.needs_trigger:
+            trigger = None
+        elif trigger is None:
+            return None
         try:
-            if self._work(event) > limits.EXPRESSION_WORK_BYTES_MAX:
+            if self._work(event, trigger) > limits.EXPRESSION_WORK_BYTES_MAX:
                 return None
-            result = self._expression.eval(event.activation).value()
+            activation = event.activation if trigger is None else event.activation_for(trigger)
+            result = self._expression.eval(activation).value()
         except (RuntimeError, ValueError, RecursionError, msgspec.DecodeError):
             return None
         return result if isinstance(result, bool) else None
 
-    def _work(self, event: Event) -> int:
+    def _work(self, event: Event, trigger: Event | None) -> int:
         """About how many bytes are touched."""
         shape = self._shape
+        size = len(event.data) + (0 if trigger is None else len(trigger.data))
         # Joined texts are copied once per plus, each longer than the last.
-        work = len(event.data) * (1 + shape.joined * shape.joined)
+        work = size * (1 + shape.joined * shape.joined)
         if not shape.roams and not shape.builds:
             return work
-        longest = _longest(event.value)
+        longest = max(_longest(event.value), 1 if trigger is None else _longest(trigger.value))
         turns = min(int(longest**shape.depth), _TURNS_MAX)
         # The library copies the list that it builds at every turn.
         return (work * turns if shape.roams else work) + (turns * longest * 8 * shape.builds)
 
 
 @lru_cache(maxsize=limits.EXPRESSIONS_COMPILED_MAX)
-def compile_filter(source: str) -> Filter:
-    """The condition of a text. Raises ValueError, with the place, for one that makes no sense."""
+def compile_filter(source: str, *, of_wait: bool = False) -> Filter:
+    """The condition of a text. Raises ValueError, with the place, for one that makes no sense.
+
+    The filter of a wait may also read `trigger`, the event that started the waiting run.
+    """
     if len(source) > limits.EXPRESSION_LENGTH_MAX:
         raise ValueError(f"must have at most {limits.EXPRESSION_LENGTH_MAX} characters")
+    environment = _wait_environment if of_wait else _environment
+    needs_trigger = of_wait and _TRIGGER.search(source) is not None
     try:
-        expression = _environment.compile(source)
+        expression = environment.compile(source)
     except RuntimeError as error:
         if not _only_mixes_numbers(str(error)):
             raise ValueError(_why(str(error))) from None
-        return Filter(source, _environment.compile(source, disable_check=True))
+        unchecked = environment.compile(source, disable_check=True)
+        return Filter(source, unchecked, needs_trigger=needs_trigger)
     if expression.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         raise ValueError(f"must be true or false, not {expression.return_type().name().lower()}")
-    return Filter(source, expression)
+    return Filter(source, expression, needs_trigger=needs_trigger)
 
 
 def _only_mixes_numbers(message: str) -> bool:

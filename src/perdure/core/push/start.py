@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from perdure.core import instant
+from perdure.core.intake.expression import Event
 from perdure.core.push.effect import Joined, Pinned
 from perdure.core.run.history import Raw, encode, raw, record
 from perdure.core.run.moment import Moment
@@ -50,6 +52,24 @@ class PushStart(Struct, frozen=True, kw_only=True):
 def event_arguments(name: str, data: bytes | None) -> bytes:
     """The head of the passes of a run that one event started."""
     return b'{"event":{"name":%b,"data":%b}}' % (encode(name), data or b"null")
+
+
+def trigger_of(run: Run) -> Event:
+    """The event that started a run, as its code sees it; the first of a batch."""
+    told = _head_decoder.decode(run.arguments).event
+    return Event(told.name, bytes(told.data))
+
+
+class _Told(Struct):
+    name: str
+    data: Raw = Raw(b"null")
+
+
+class _Head(Struct):
+    event: _Told
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
 
 
 def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None) -> Run:

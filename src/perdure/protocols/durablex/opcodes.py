@@ -237,7 +237,7 @@ def _wait(opcode: Opcode) -> StepCommand:
     timeout = opcode.timeout_ms
     if opcode.event_if is not None:
         try:
-            compile_filter(opcode.event_if)
+            compile_filter(opcode.event_if, of_wait=True)
         except ValueError as error:
             raise OpcodeError(f"the filter of step {opcode.name} {error}") from None
     return AwaitEvent(
