@@ -1,9 +1,9 @@
 """Conditions on events, in the Common Expression Language. The one module that knows the library.
 
 `compile_filter` refuses what does not parse, names anything but `event` (and `trigger`, for the
-filter of a wait), or can never be true or false. A filter then says of an event: it holds, it does not, or (`None`) it could not be said,
-which counts as no everywhere and is worth counting. Numbers of JSON compare as numbers, whether
-they are whole or not.
+filter of a wait), or can never be true or false. A filter then says of an event: it holds, it does
+not, or (`None`) it could not be said, which counts as no everywhere and is worth counting. Numbers
+of JSON compare as numbers, whether they are whole or not.
 
 Evaluation is bounded. The library bounds nesting (32) and the turns of `all`, `exists`, `map` and
 `filter` (10,000), and its regular expressions take linear time. It does not bound what one turn
