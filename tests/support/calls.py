@@ -102,7 +102,7 @@ def make_start(wire: Wire) -> Call:
             ({"workflow_id": "no spaces"}, INVALID),
             ({"workflow_type": ""}, INVALID),
             ({"input": "text"}, INVALID),
-            ({"memo": []}, INVALID),
+            ({"memo": [1]}, INVALID),
             ({"duplicate_policy": "perhaps"}, INVALID),
             ({"search_attributes": {"a": {}}}, INVALID),
             ({"priority": 10}, INVALID),
@@ -216,7 +216,7 @@ def make_register(wire: Wire) -> Call:
         changed=(
             ({"task_queue": ""}, INVALID),
             ({"supported_workflow_types": "Order"}, INVALID),
-            ({"workflow_command_contracts": []}, INVALID),
+            ({"workflow_command_contracts": [1]}, INVALID),
             ({"capabilities": [5]}, INVALID),
         ),
         answers=(201,),
@@ -631,7 +631,7 @@ def make_execute(wire: Wire) -> Call:
             ({"wait_for": "ever"}, INVALID),
             ({"mode_override": "later"}, INVALID),
             ({"target_workflow_instance_id": "order-1"}, REJECTED),
-            ({"memo": []}, INVALID),
+            ({"memo": [1]}, INVALID),
         ),
     )
 

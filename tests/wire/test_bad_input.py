@@ -161,7 +161,7 @@ def faults(wire: Wire, call: Call) -> Iterator[tuple[object, Answer, Refusal]]:
     for content, refusal in (
         (b"{", (400, "malformed_json")),
         (b'{"a": "\xff"}', (400, "malformed_json")),
-        (b"[]", INVALID),
+        (b"[1]", INVALID),
         (b'"text"', INVALID),
         (b"7", INVALID),
         (b'{"padding": "%s"}' % (b"x" * limits.BODY_BYTES_MAX), (413, "payload_too_large")),

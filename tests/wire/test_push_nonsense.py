@@ -27,7 +27,7 @@ def test_a_decision_that_makes_no_sense_changes_nothing(wire: Wire) -> None:
             {"status": "approved", "args": "x" * limits.APPROVAL_ARGUMENT_BYTES_MAX},
         ):
             wire.call("POST", path, body).refused(400, "validation_failed")
-        wire.call("POST", path).refused(400, "malformed_json")
+        wire.call("POST", path).refused(400, "validation_failed")
         decide(wire, "nobody").refused(404, "approval_not_found")
         wire.call("GET", "/approvals/nobody").refused(404, "approval_not_found")
 
@@ -115,7 +115,7 @@ def test_a_fork_that_makes_no_sense_starts_nothing(wire: Wire) -> None:
             {},
             {"step": "never"},
             {"step": 1},
-            {"step": "one", "params": []},
+            {"step": "one", "params": [1]},
             {"step": "one", "model": 5},
             {"step": "one", "prompt": "x" * limits.FORK_BYTES_MAX},
             {"step": "one", "dedupeId": "x" * 256},

@@ -77,7 +77,7 @@ def test_a_worker_without_an_id_or_a_cadence_gets_them(shared_wire: Wire) -> Non
         ("capabilities", "x"),
         ("max_concurrent_workflow_tasks", -1),
         ("max_concurrent_activity_tasks", "many"),
-        ("task_slots", []),
+        ("task_slots", [1]),
         ("process_metrics", "x"),
         ("heartbeat_interval_seconds", 0),
         ("heartbeat_interval_seconds", 3601),

@@ -224,7 +224,7 @@ def test_a_handler_may_be_given_an_id_that_is_free(wire: Wire) -> None:
         ("duplicate_start_policy", "use-existing"),
         ("queue", "x" * 256),
         ("business_key", 5),
-        ("memo", []),
+        ("memo", [1]),
         ("search_attributes", {"": 1}),
     ],
 )

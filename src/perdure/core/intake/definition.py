@@ -215,6 +215,7 @@ class _Registration(Struct, rename="camel"):
 
 _KNOWN = frozenset(_Entry.__struct_encode_fields__)
 _POLICIES = Flow.__struct_fields__
+_MAPS = frozenset({"retry", *Flow.__struct_encode_fields__})
 _SAID = Runner.__struct_fields__
 
 
@@ -256,6 +257,11 @@ def wrong(path: str, why: str) -> InvalidRequest:
 
 
 def _workflow(entry: object, path: str) -> Workflow:
+    if isinstance(entry, dict):
+        # An empty policy of a client that writes empty maps as `[]`.
+        entry = {
+            knob: {} if value == [] and knob in _MAPS else value for knob, value in entry.items()
+        }
     told = _convert(entry, _Entry, path)
     assert isinstance(entry, dict)
     _require_name(told.name, f"{path}.name")

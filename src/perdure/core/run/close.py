@@ -253,7 +253,8 @@ def _end_stopped(
             "closed_reason": status.value,
             "exception_class": run.failure.exception_class,
             "message": message,
-            "reason": reason or "",
+            # Without one the member is absent: clients have words of their own for that.
+            **({"reason": reason} if reason else {}),
         },
     )
     _close(run, moment, status, status.value)

@@ -200,7 +200,11 @@ def require_lease(
                 lease_owner=None,
                 lease_expires_at=None,
             )
-        raise TaskNotLeased(f"workflow task {number} of run {run.run_id} is not leased")
+        is_done = run.last_task is not None and number <= run.last_task.number
+        raise TaskNotLeased(
+            f"workflow task {number} of run {run.run_id} is not leased",
+            task_status="completed" if is_done else "ready",
+        )
     lease = task.lease
     if lease.expires_at <= moment.now:
         raise LeaseExpired(

@@ -10,6 +10,7 @@ from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.bounds import Bounds
 from perdure.core.limits import SECOND
+from perdure.core.maps import EmptyList
 from perdure.core.payload import Frame
 from perdure.core.rejection import ActivityNotFound, InvalidRequest
 from perdure.core.run.operation import Activity, ActivityTimeouts
@@ -30,11 +31,11 @@ from perdure.protocols.durable_workflow.bodies import (
     decode,
     require_in_order,
 )
-from perdure.protocols.durable_workflow.commands import WireRetryPolicy, retry_policy
 from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.listing import read_activities
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
@@ -50,7 +51,7 @@ class StartActivityBody(Body):
     task_queue: OptionalName = None
     business_key: OptionalName = None
     input: Absent = UNSET
-    retry_policy: WireRetryPolicy | None = None
+    retry_policy: WireRetryPolicy | EmptyList | None = None
     start_to_close_timeout_seconds: Seconds | None = None
     schedule_to_start_timeout_seconds: Seconds | None = None
     schedule_to_close_timeout_seconds: Seconds | None = None
@@ -138,7 +139,7 @@ class Activities:
             arguments=arguments,
             plain=plain,
             frame=frame or Frame.VALUE,
-            retry=retry_policy(body.retry_policy),
+            retry=retry_policy(body.retry_policy, "retry_policy"),
             timeouts=timeouts,
         )
 

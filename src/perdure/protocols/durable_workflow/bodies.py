@@ -12,6 +12,7 @@ from perdure.core.limits import (
     MESSAGE_STREAMS_MAX,
     STREAM_ITEMS_PER_APPEND_MAX,
 )
+from perdure.core.maps import EmptyList, Map, expectation, members_of, whole_body
 from perdure.core.rejection import InvalidRequest
 from perdure.web.message import HttpError
 
@@ -40,8 +41,8 @@ class StartBody(Body):
     task_queue: OptionalName = None
     input: Absent = UNSET
     business_key: OptionalName = None
-    memo: dict[str, Any] | None = None
-    search_attributes: dict[str, Any] | None = None
+    memo: Map[Any] | None = None
+    search_attributes: Map[Any] | None = None
     duplicate_policy: str | None = None
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None
@@ -94,7 +95,8 @@ class StreamItemBody(Struct, kw_only=True):
 
 
 StreamItems = Annotated[
-    list[StreamItemBody], Meta(min_length=1, max_length=STREAM_ITEMS_PER_APPEND_MAX)
+    list[StreamItemBody | EmptyList],
+    Meta(min_length=1, max_length=STREAM_ITEMS_PER_APPEND_MAX),
 ]
 PendingItems = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 ErrorReason = Annotated[str, Meta(min_length=1, max_length=191)]
@@ -141,22 +143,22 @@ class RegisterBody(Body):
     build_id: OptionalName = None
     supported_workflow_types: list[Name255] | None = None
     supported_activity_types: list[Name255] | None = None
-    workflow_definition_fingerprints: dict[str, Name255] | None = None
-    workflow_command_contracts: dict[str, Any] | None = None
+    workflow_definition_fingerprints: Map[Name255] | None = None
+    workflow_command_contracts: Map[Any] | None = None
     capabilities: list[Name255] | None = None
-    capability_manifest: dict[str, Any] | None = None
+    capability_manifest: Map[Any] | None = None
     max_concurrent_workflow_tasks: Count | None = None
     max_concurrent_activity_tasks: Count | None = None
     max_concurrent_worker_sessions: Count | None = None
-    task_slots: dict[str, Any] | None = None
-    process_metrics: dict[str, Any] | None = None
+    task_slots: Map[Any] | None = None
+    process_metrics: Map[Any] | None = None
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
 
 
 class WorkerHeartbeatBody(Body):
     worker_id: Name255
-    task_slots: dict[str, Any] | None = None
-    process_metrics: dict[str, Any] | None = None
+    task_slots: Map[Any] | None = None
+    process_metrics: Map[Any] | None = None
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
 
 
@@ -187,7 +189,7 @@ def check_vitals(body: RegisterBody | WorkerHeartbeatBody) -> None:
     told = ((body.task_slots, TaskSlots), (body.process_metrics, ProcessMetrics))
     for name, (value, kind) in zip(("task_slots", "process_metrics"), told, strict=True):
         try:
-            msgspec.convert(value or {}, kind, strict=False)
+            msgspec.convert(members_of(value), kind, strict=False)
         except msgspec.ValidationError as error:
             raise invalid(error, name) from None
 
@@ -351,7 +353,7 @@ class ActivityHeartbeatBody(AttemptLease):
     current: float | None = None
     total: float | None = None
     unit: Annotated[str, Meta(max_length=64)] | None = None
-    details: dict[str, Any] | None = None
+    details: Map[Any] | None = None
 
 
 class QueryBody(Body):
@@ -381,7 +383,7 @@ class QueryFailureBody(Struct):
     reason: str | None = None
     type: str | None = None
     stack_trace: str | None = None
-    validation_errors: dict[str, Any] | None = None
+    validation_errors: Map[Any] | None = None
 
 
 class FailQueryBody(QueryLeaseBody):
@@ -407,7 +409,7 @@ def decode(body: bytes, kind: type[T]) -> T:
             # Members that are carried unopened are not looked at by the decoder, and whatever
             # is stored is spliced into answers: bytes that are no text would spoil them all.
             body.decode()
-        decoded: T = decoder.decode(body or b"{}")
+        decoded: T = decoder.decode(whole_body(body))
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -421,6 +423,7 @@ def malformed(error: Exception) -> HttpError:
 
 
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]+)`")
 _AT = re.compile(r" - at `\$([^`]*)`$")
 
 
@@ -429,12 +432,16 @@ def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
     text = str(error)
     at = _AT.search(text)
     path = at.group(1) if at else ""
-    text = _AT.sub("", text)
+    text = expectation(_AT.sub("", text))
     field = re.sub(r"\[(\d+)\]", r".\1", path).replace("[...]", "").strip(".")
     missing = _MISSING.match(text)
     if missing:
         field = f"{field}.{missing.group(1)}".strip(".")
         text = "is required"
+    unknown = _UNKNOWN.match(text)
+    if unknown:
+        field = f"{field}.{unknown.group(1)[:64]}".strip(".")
+        text = "is not known here"
     if text.startswith("Expected `null`"):
         text = "belongs to another type of command"
     return InvalidRequest(f"{prefix}.{field}".strip(".") or "body", text)

@@ -46,7 +46,7 @@ class Cancelling:
             run_id=request.params.get("run_id"),
         )
         done: Requested = await self._engine.submit(
-            RequestCancellation(target, reason=body.reason, timeout_seconds=seconds)
+            RequestCancellation(target, reason=body.reason or None, timeout_seconds=seconds)
         )
         answer = {
             "accepted": True,

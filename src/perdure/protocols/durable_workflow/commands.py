@@ -8,11 +8,12 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import limits
 from perdure.core.bounds import Bounds
+from perdure.core.maps import EmptyList, Map, members_of, whole_body
 from perdure.core.payload import PayloadError, decode
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run import command as c
 from perdure.core.run.inbox import MESSAGE_SIGNAL
-from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts
 from perdure.core.run.standalone import HOST_TYPE
 from perdure.protocols.durable_workflow.bodies import (
     Integer,
@@ -32,20 +33,17 @@ from perdure.protocols.durable_workflow.payloads import (
     require_payload,
     require_storable,
 )
+from perdure.protocols.durable_workflow.retry_policies import (
+    Delay,
+    WireRetryPolicy,
+    retry_policy,
+)
 from perdure.protocols.durable_workflow.session_terms import TermsBody, terms_of
 from perdure.protocols.durable_workflow.stream_items import WireDirective, translate_directive
 from perdure.protocols.durable_workflow.tracing import read_carrier
 
-Delay = Annotated[int, Meta(ge=0, le=10_000_000_000)]
-
 Payload = Raw | UnsetType
 CancellationPolicy = Literal["try_cancel", "wait_cancellation_completed", "abandon"]
-
-
-class WireRetryPolicy(Struct):
-    max_attempts: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
-    backoff_seconds: list[Delay] | Delay | None = None
-    non_retryable_error_types: list[Annotated[str, Meta(min_length=1)]] | None = None
 
 
 class PathEntry(Struct, omit_defaults=True):
@@ -74,11 +72,16 @@ class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
     input: Payload = UNSET
     queue: OptionalName = None
     task_queue: OptionalName = None
-    retry_policy: WireRetryPolicy | None = None
+    retry_policy: WireRetryPolicy | EmptyList | None = None
     start_to_close_timeout: Seconds | None = None
     schedule_to_start_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
+    # As the documents of the PHP SDK spell them.
+    start_to_close_timeout_seconds: Seconds | None = None
+    schedule_to_start_timeout_seconds: Seconds | None = None
+    schedule_to_close_timeout_seconds: Seconds | None = None
+    heartbeat_timeout_seconds: Seconds | None = None
     cancellation_policy: CancellationPolicy | None = None
     worker_session: TermsBody | None = None
     payload_codec: Codec | None = None
@@ -96,7 +99,7 @@ class WireStartChild(Grouped, tag="start_child_workflow", kw_only=True):
     task_queue: OptionalName = None
     parent_close_policy: str | None = None
     cancellation_policy: CancellationPolicy | None = None
-    retry_policy: WireRetryPolicy | None = None
+    retry_policy: WireRetryPolicy | EmptyList | None = None
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None
     observability_context: Payload = UNSET
@@ -109,7 +112,7 @@ class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=Tru
     operation_name: Name255
     request_payload: Payload = UNSET
     payload_codec: Codec | None = None
-    metadata: dict[str, Any] | None = None
+    metadata: Map[Any] | None = None
     namespace: OptionalName = None
     caller_namespace: OptionalName = None
     idempotency_key: OptionalName = None
@@ -122,8 +125,8 @@ class WireStartServiceOperation(Wire, tag="start_service_operation", kw_only=Tru
     target_workflow_run_id: OptionalName = None
     queue: OptionalName = None
     business_key: OptionalName = None
-    memo: dict[str, Any] | None = None
-    search_attributes: dict[str, Any] | None = None
+    memo: Map[Any] | None = None
+    search_attributes: Map[Any] | None = None
     duplicate_start_policy: str | None = None
 
 
@@ -152,7 +155,7 @@ class WireRecordVersionMarker(Wire, tag="record_version_marker", kw_only=True):
 
 
 class WireUpsertSearchAttributes(Wire, tag="upsert_search_attributes", kw_only=True):
-    attributes: Annotated[dict[str, Any], Meta(min_length=1)]
+    attributes: Map[Any]
 
 
 class WireUpsertMemo(Wire, tag="upsert_memo", kw_only=True):
@@ -300,8 +303,9 @@ def _translate(wire: WireCommand, at: str, bounds: Bounds) -> c.Command:
                 max_supported=wire.max_supported,
             )
         case WireUpsertSearchAttributes():
-            check_search_attributes(wire.attributes, f"{at}.attributes", bounds, _UPSERTED_KEY)
-            return c.UpsertSearchAttributes(attributes=wire.attributes)
+            attributes = members_of(wire.attributes)
+            check_search_attributes(attributes, f"{at}.attributes", bounds, _UPSERTED_KEY)
+            return c.UpsertSearchAttributes(attributes=attributes)
         case WireUpsertMemo():
             return _upsert_memo(wire, f"{at}.entries")
         case WireRecordLocalActivity():
@@ -331,7 +335,7 @@ def _translate(wire: WireCommand, at: str, bounds: Bounds) -> c.Command:
         case WireComplete():
             return c.CompleteRun(result=require_payload(wire.result, f"{at}.result"))
         case WireFail():
-            exception = None if wire.exception is UNSET else bytes(wire.exception)
+            exception = None if wire.exception is UNSET else whole_body(bytes(wire.exception))
             if exception is not None and not exception.startswith((b"{", b"null")):
                 raise InvalidRequest(f"{at}.exception", "must be an object")
             return c.FailRun(
@@ -360,10 +364,10 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
     if wire.worker_session is not None:
         session = terms_of(wire.worker_session, f"{at}.worker_session.")
     timeouts = ActivityTimeouts(
-        wire.schedule_to_start_timeout,
-        wire.start_to_close_timeout,
-        wire.schedule_to_close_timeout,
-        wire.heartbeat_timeout,
+        _one_of(wire.schedule_to_start_timeout, wire.schedule_to_start_timeout_seconds, at),
+        _one_of(wire.start_to_close_timeout, wire.start_to_close_timeout_seconds, at),
+        _one_of(wire.schedule_to_close_timeout, wire.schedule_to_close_timeout_seconds, at),
+        _one_of(wire.heartbeat_timeout, wire.heartbeat_timeout_seconds, at),
     )
     if timeouts != NO_TIMEOUTS:
         _check_timeouts(timeouts, at)
@@ -372,12 +376,21 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
         activity_type=wire.activity_type,
         arguments=arguments or _NO_ARGUMENTS,
         queue=wire.queue or wire.task_queue or (session.queue if session else None),
-        retry=retry_policy(wire.retry_policy),
+        retry=retry_policy(wire.retry_policy, f"{at}.retry_policy"),
         timeouts=timeouts,
         cancellation_policy=wire.cancellation_policy,
         session=session,
         path=group_path(wire, at),
     )
+
+
+def _one_of(seconds: int | None, other: int | None, at: str) -> int | None:
+    """A time-out under either of its names."""
+    if other is None or seconds == other:
+        return seconds
+    if seconds is not None:
+        raise InvalidRequest(at, "names a time-out twice, with different seconds")
+    return other
 
 
 def _check_timeouts(timeouts: ActivityTimeouts, at: str) -> None:
@@ -402,7 +415,7 @@ def _start_child(wire: WireStartChild, at: str) -> c.StartChild:
         queue=wire.queue or wire.task_queue,
         parent_close_policy=wire.parent_close_policy,
         cancellation_policy=wire.cancellation_policy,
-        retry=retry_policy(wire.retry_policy),
+        retry=retry_policy(wire.retry_policy, f"{at}.retry_policy"),
         execution_timeout_seconds=wire.execution_timeout_seconds,
         run_timeout_seconds=wire.run_timeout_seconds,
         trace=read_carrier(wire.observability_context, f"{at}.observability_context"),
@@ -421,7 +434,7 @@ def _start_service_operation(
         idempotency_key=wire.idempotency_key,
         prefix=f"{at}.",
     )
-    memo, attributes = wire.memo or {}, wire.search_attributes or {}
+    memo, attributes = members_of(wire.memo), members_of(wire.search_attributes)
     check_memo(memo, f"{at}.memo", bounds)
     check_search_attributes(attributes, f"{at}.search_attributes", bounds)
     return c.StartServiceOperation(
@@ -474,18 +487,6 @@ def check_memo(memo: dict[str, Any], field: str, bounds: Bounds) -> None:
     if len(msgspec.json.encode(memo)) > bounds.memo_bytes_max:
         raise InvalidRequest(field, f"at most {bounds.memo_bytes_max} bytes")
     require_storable(memo, field)
-
-
-def retry_policy(wire: WireRetryPolicy | None) -> RetryPolicy | None:
-    """Without `max_attempts` there is one attempt; with null there is no end to them."""
-    if wire is None:
-        return None
-    delays = wire.backoff_seconds
-    return RetryPolicy(
-        attempts_max=1 if isinstance(wire.max_attempts, UnsetType) else wire.max_attempts,
-        backoff_seconds=[delays] if isinstance(delays, int) else list(delays or ()),
-        non_retryable_types=list(wire.non_retryable_error_types or ()),
-    )
 
 
 def _upsert_memo(wire: WireUpsertMemo, at: str) -> c.UpsertMemo:

@@ -11,6 +11,7 @@ from perdure.clock import Clock
 from perdure.core import limits
 from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Worker
+from perdure.core.maps import members_of
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
     InstanceNotFound,
@@ -135,7 +136,7 @@ class ControlPlane:
             if getattr(body, name) is not UNSET:
                 raise InvalidRequest(name, "is not supported on a start")
         require_workflow_type(body.workflow_type, "workflow_type")
-        memo, attributes = body.memo or {}, body.search_attributes or {}
+        memo, attributes = members_of(body.memo), members_of(body.search_attributes)
         check_memo(memo, "memo", self._bounds)
         check_search_attributes(attributes, "search_attributes", self._bounds)
         execution, run_timeout = body.execution_timeout_seconds, body.run_timeout_seconds
@@ -326,14 +327,18 @@ class ControlPlane:
         body = bodies.decode(request.body, bodies.StopBody)
         read_carrier(body.observability_context)
         target = command_target(request, body.request_id, b"cancel")
-        operation = CancelRun(target, reason=body.reason)
-        return await self._command(request, "cancel", operation, 200, {"reason": body.reason})
+        operation = CancelRun(target, reason=body.reason or None)
+        return await self._command(
+            request, "cancel", operation, 200, {"reason": body.reason or None}
+        )
 
     async def terminate(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StopBody)
         target = command_target(request, body.request_id, b"terminate")
-        operation = TerminateRun(target, reason=body.reason)
-        return await self._command(request, "terminate", operation, 200, {"reason": body.reason})
+        operation = TerminateRun(target, reason=body.reason or None)
+        return await self._command(
+            request, "terminate", operation, 200, {"reason": body.reason or None}
+        )
 
     async def _command(
         self,

@@ -5,25 +5,22 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import limits
+from perdure.core.maps import EmptyList
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.command import LocalAttempt, LocalHeartbeat, RecordLocalActivity
-from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
+from perdure.core.run.operation import ActivityTimeouts
 from perdure.protocols.durable_workflow.bodies import Count, Name255, Seconds, require_in_order
 from perdure.protocols.durable_workflow.command_scope import Codec, Foreign, Wire
 from perdure.protocols.durable_workflow.payloads import require_payload
+from perdure.protocols.durable_workflow.retry_policies import (
+    WireLocalRetryPolicy,
+    local_retry_policy,
+)
 
 Outcome = Literal["completed", "failed", "timed_out", "cancelled"]
 TimeoutKind = Literal["heartbeat", "start_to_close", "schedule_to_close"]
 Message = Annotated[str, Meta(max_length=limits.FAILURE_MESSAGE_LENGTH_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
-
-
-class WireLocalRetryPolicy(Struct):
-    max_attempts: Annotated[int, Meta(ge=1, le=limits.LOCAL_ATTEMPTS_MAX)] | None = None
-    backoff_seconds: Annotated[list[Count], Meta(max_length=limits.LOCAL_ATTEMPTS_MAX)] | None = (
-        None
-    )
-    non_retryable_error_types: list[Name255] | None = None
 
 
 class WireHeartbeat(Struct):
@@ -60,7 +57,7 @@ class WireRecordLocalActivity(Wire, tag="record_local_activity", kw_only=True):
     exception_type: Name255 | None = None
     non_retryable: bool | None = None
     timeout_kind: TimeoutKind | None = None
-    retry_policy: WireLocalRetryPolicy | None = None
+    retry_policy: WireLocalRetryPolicy | EmptyList | None = None
     start_to_close_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
@@ -86,7 +83,7 @@ def translate_local_activity(wire: WireRecordLocalActivity, at: str) -> RecordLo
         attempts=[_attempt(attempt) for attempt in wire.attempts],
         result=result,
         message=wire.message,
-        retry=local_retry_policy(wire.retry_policy),
+        retry=local_retry_policy(wire.retry_policy, f"{at}.retry_policy"),
         timeouts=ActivityTimeouts(
             start_to_close=wire.start_to_close_timeout,
             schedule_to_close=close,
@@ -138,14 +135,3 @@ def _attempt(wire: WireLocalAttempt) -> LocalAttempt:
 def _heartbeat(wire: WireHeartbeat) -> LocalHeartbeat:
     details = None if wire.details is UNSET else bytes(wire.details)
     return LocalHeartbeat(wire.elapsed_ms, None if details == b"null" else details)
-
-
-def local_retry_policy(wire: WireLocalRetryPolicy | None) -> RetryPolicy | None:
-    """Without a number there is one attempt."""
-    if wire is None:
-        return None
-    return RetryPolicy(
-        attempts_max=wire.max_attempts or 1,
-        backoff_seconds=list(wire.backoff_seconds or ()),
-        non_retryable_types=list(wire.non_retryable_error_types or ()),
-    )

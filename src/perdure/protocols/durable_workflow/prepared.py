@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import instant, limits
 from perdure.core.bounds import Bounds
+from perdure.core.maps import EmptyList, Map, members_of, structure_of
 from perdure.core.references import MARK
 from perdure.core.rejection import InvalidRequest, PreparedLocalUnavailable, ResultTooLarge
 from perdure.core.run.activity import Reported, result_too_large
@@ -51,14 +52,14 @@ from perdure.protocols.durable_workflow.commands import (
     group_path,
     translate_commands,
 )
-from perdure.protocols.durable_workflow.local_activities import (
-    Message,
-    WireLocalRetryPolicy,
-    local_retry_policy,
-)
+from perdure.protocols.durable_workflow.local_activities import Message
 from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.payloads import require_payload, require_storable
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.retry_policies import (
+    WireLocalRetryPolicy,
+    local_retry_policy,
+)
 from perdure.protocols.durable_workflow.sessions import require_sessions
 from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, protocol_minor
@@ -80,7 +81,7 @@ class LocalCall(Grouped, kw_only=True):
     execution_mode: Literal["local"] = "local"
     arguments: Raw | UnsetType = UNSET
     payload_codec: Literal["avro"] | None = None
-    retry_policy: WireLocalRetryPolicy | None = None
+    retry_policy: WireLocalRetryPolicy | EmptyList | None = None
     start_to_close_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
@@ -135,11 +136,11 @@ class ControlBody(bodies.TaskLease, kw_only=True):
 
 
 class Progress(Struct):
-    details: dict[str, Any] | None = None
+    details: Map[Any] | None = None
 
 
 class HeartbeatBody(bodies.TaskLease, kw_only=True):
-    progress: Progress | None = None
+    progress: Progress | EmptyList | None = None
 
 
 class WireReport(Struct, kw_only=True):
@@ -269,8 +270,9 @@ class PreparedActivities:
 
     async def heartbeat(self, request: Request) -> Response:
         body = _read(request, HeartbeatBody)
-        details = None if body.progress is None else body.progress.details
-        require_storable(details or {}, "progress.details")
+        progress = structure_of(body.progress, Progress)
+        details = {} if progress is None else members_of(progress.details)
+        require_storable(details, "progress.details")
         operation = HeartbeatAttempt(
             *_claimed(request, body),
             request.params["attempt_id"],
@@ -335,7 +337,7 @@ def translate_call(wire: LocalCall, at: str) -> PrepareLocalActivity:
     return PrepareLocalActivity(
         activity_type=wire.activity_type,
         arguments=require_payload(wire.arguments, f"{at}.arguments") or b"null",
-        retry=local_retry_policy(wire.retry_policy),
+        retry=local_retry_policy(wire.retry_policy, f"{at}.retry_policy"),
         timeouts=ActivityTimeouts(
             start_to_close=wire.start_to_close_timeout,
             schedule_to_close=close,

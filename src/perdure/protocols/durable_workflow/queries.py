@@ -10,6 +10,7 @@ from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taking
+from perdure.core.maps import optional_members_of
 from perdure.core.references import find_references
 from perdure.core.rejection import InvalidRequest, Rejection, WorkerNotRegistered
 from perdure.dispatch.asking import Asking, Question
@@ -232,7 +233,7 @@ class QueryPlane:
             (told.reason or "query_rejected")[:255],
             told.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
             None if told.type is None else told.type[:255],
-            told.validation_errors,
+            optional_members_of(told.validation_errors),
         )
         await self._report(request, body.lease_owner, body.query_task_attempt, failure)
         return self._reported(request, body, {"outcome": "failed", "reason": failure.reason})

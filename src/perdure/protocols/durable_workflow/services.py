@@ -10,6 +10,7 @@ from perdure.clock import Clock
 from perdure.core import instant, limits
 from perdure.core.bounds import Bounds
 from perdure.core.limits import SECOND
+from perdure.core.maps import EmptyList, Map, members_of, structure_of
 from perdure.core.payload import Frame
 from perdure.core.rejection import (
     InstanceNotFound,
@@ -44,12 +45,10 @@ from perdure.protocols.durable_workflow.bodies import (
     require_in_order,
 )
 from perdure.protocols.durable_workflow.commands import (
-    WireRetryPolicy,
     check_memo,
     check_search_attributes,
     require_call_options,
     require_workflow_type,
-    retry_policy,
 )
 from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.listing import page_size
@@ -59,6 +58,7 @@ from perdure.protocols.durable_workflow.payloads import (
     shown,
 )
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
@@ -83,7 +83,7 @@ class HandlerBody(Struct):
     task_queue: OptionalName = None
     execution_timeout_seconds: Seconds | None = None
     run_timeout_seconds: Seconds | None = None
-    retry_policy: WireRetryPolicy | None = None
+    retry_policy: WireRetryPolicy | EmptyList | None = None
     start_to_close_timeout_seconds: Seconds | None = None
     schedule_to_start_timeout_seconds: Seconds | None = None
     schedule_to_close_timeout_seconds: Seconds | None = None
@@ -96,7 +96,7 @@ class EntryBody(Body):
 
 class OperationBody(EntryBody, kw_only=True):
     handler_binding_kind: str
-    handler_binding: HandlerBody
+    handler_binding: HandlerBody | EmptyList
     operation_mode: str = "sync"
     # Named by the protocol and not built; refused so that nobody believes that they work.
     deadline_policy: Absent = UNSET
@@ -131,8 +131,8 @@ class ExecuteBody(Body):
     target_workflow_run_id: OptionalName = None
     queue: OptionalName = None
     business_key: OptionalName = None
-    memo: dict[str, Any] | None = None
-    search_attributes: dict[str, Any] | None = None
+    memo: Map[Any] | None = None
+    search_attributes: Map[Any] | None = None
     duplicate_start_policy: str | None = None
 
 
@@ -286,7 +286,7 @@ class Services:
         )
         if body.payload_codec not in (None, "avro"):
             raise InvalidRequest("payload_codec", "the codec is avro")
-        memo, attributes = body.memo or {}, body.search_attributes or {}
+        memo, attributes = members_of(body.memo), members_of(body.search_attributes)
         check_memo(memo, "memo", self._bounds)
         check_search_attributes(attributes, "search_attributes", self._bounds)
         arguments, plain = _arguments(body.arguments)
@@ -416,7 +416,7 @@ def _binding(body: OperationBody) -> Binding:
     if kind is None:
         known = ", ".join(sorted(_KINDS))
         raise InvalidRequest("handler_binding_kind", f"must be one of {known}")
-    handler = body.handler_binding
+    handler = structure_of(body.handler_binding, HandlerBody)
     member = "activity_type" if kind == ACTIVITY_EXECUTION else "workflow_type"
     name: str | None = getattr(handler, member)
     if not name:
@@ -442,7 +442,7 @@ def _binding(body: OperationBody) -> Binding:
         queue=handler.task_queue or "default",
         execution_timeout_seconds=execution,
         run_timeout_seconds=run_timeout,
-        retry=retry_policy(handler.retry_policy),
+        retry=retry_policy(handler.retry_policy, f"{at}retry_policy"),
         timeouts=timeouts,
     )
 

@@ -5,6 +5,7 @@ import re
 from msgspec import UNSET, Struct
 
 from perdure.core import limits
+from perdure.core.maps import EmptyList, structure_of
 from perdure.core.rejection import InvalidRequest
 from perdure.core.run.stream import AppendItems, CloseStream, Directive, NewItem
 from perdure.protocols.durable_workflow.bodies import (
@@ -56,7 +57,7 @@ def translate_directive(wire: WireDirective, at: str) -> Directive:
 
 def appending(
     stream_name: str,
-    items: list[StreamItemBody],
+    items: list[StreamItemBody | EmptyList],
     pending_max: int | None,
     origin: NewItem,
     at: str = "",
@@ -80,7 +81,8 @@ def closing(stream_name: str, error_reason: str | None, retention: int | None) -
     )
 
 
-def _item(item: StreamItemBody, origin: NewItem, at: str) -> NewItem:
+def _item(sent: StreamItemBody | EmptyList, origin: NewItem, at: str) -> NewItem:
+    item = structure_of(sent, StreamItemBody)
     payload = b"null" if item.payload is UNSET else bytes(item.payload)
     if len(payload) > limits.STREAM_ITEM_BYTES_MAX:
         raise InvalidRequest(f"{at}.payload", f"at most {limits.STREAM_ITEM_BYTES_MAX} bytes")

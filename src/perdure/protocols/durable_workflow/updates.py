@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, Struct
 from perdure.core import instant, limits
 from perdure.core import rejection as r
 from perdure.core.bounds import Bounds
+from perdure.core.maps import whole_body
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.inbox import Refusal
 from perdure.core.run.state import parse_task_id
@@ -358,7 +359,8 @@ def _refusal(failure: bodies.ValidationFailure) -> Refusal:
     if reason not in (r.UpdateValidatorRejected.reason, r.UpdateValidationFailed.reason):
         raise r.InvalidRequest("failure.reason", "is no verdict on an update")
     message = failure.message[: limits.UPDATE_REFUSAL_MESSAGE_LENGTH_MAX]
-    errors = None if failure.validation_errors is UNSET else bytes(failure.validation_errors)
+    sent = failure.validation_errors
+    errors = None if sent is UNSET else whole_body(bytes(sent))
     if errors is not None and (
         not errors.startswith(b"{") or len(errors) > limits.UPDATE_REFUSAL_ERRORS_BYTES_MAX
     ):

@@ -10,6 +10,7 @@ from perdure.core import instant, limits
 from perdure.core.bounds import Bounds, Reached
 from perdure.core.fleet.contract import COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES
 from perdure.core.fleet.worker import Cadence, Worker
+from perdure.core.maps import members_of, optional_members_of
 from perdure.core.references import MARK
 from perdure.core.rejection import (
     InvalidPageToken,
@@ -128,7 +129,8 @@ class WorkerPlane:
         _check_told(body, "workflow_command_contracts", "capability_manifest")
         bodies.check_vitals(body)
         _check_told(body, "task_slots", "process_metrics")
-        require_own_signals(body.workflow_command_contracts or {})
+        contracts = members_of(body.workflow_command_contracts)
+        require_own_signals(contracts)
         offered = Worker(
             namespace=request.namespace,
             worker_id=body.worker_id or self._ids.ulid().upper(),
@@ -141,15 +143,15 @@ class WorkerPlane:
             build_id=body.build_id or None,
             workflow_types=body.supported_workflow_types or [],
             activity_types=body.supported_activity_types or [],
-            fingerprints=body.workflow_definition_fingerprints or {},
-            contracts=body.workflow_command_contracts or {},
+            fingerprints=members_of(body.workflow_definition_fingerprints),
+            contracts=contracts,
             capabilities=body.capabilities or [],
-            capability_manifest=body.capability_manifest or {},
+            capability_manifest=members_of(body.capability_manifest),
             workflow_slots=_or(body.max_concurrent_workflow_tasks, 100),
             activity_slots=_or(body.max_concurrent_activity_tasks, 100),
             session_slots=_or(body.max_concurrent_worker_sessions, 10),
-            task_slots=body.task_slots or {},
-            process_metrics=body.process_metrics or {},
+            task_slots=members_of(body.task_slots),
+            process_metrics=members_of(body.process_metrics),
             heartbeat_interval_seconds=body.heartbeat_interval_seconds,
             stale_after=self._cadence.stale_after,
         )
@@ -177,8 +179,8 @@ class WorkerPlane:
         bodies.check_vitals(body)
         _check_told(body, "task_slots", "process_metrics")
         report = WorkerReport(
-            task_slots=body.task_slots,
-            process_metrics=body.process_metrics,
+            task_slots=optional_members_of(body.task_slots),
+            process_metrics=optional_members_of(body.process_metrics),
             heartbeat_interval_seconds=body.heartbeat_interval_seconds,
         )
         worker: Worker = await self._engine.submit(
@@ -377,9 +379,11 @@ class WorkerPlane:
     ) -> Response:
         """A report that was taken before gets its answer again."""
         known = await apart(find_recorded_outcome(self._engine.store, ref, message))
-        if known != outcome:
+        if known == outcome:
+            return self.outcome_answer(request, ref, outcome, None)
+        if isinstance(refused, StaleAttempt):
             raise refused
-        return self.outcome_answer(request, ref, outcome, None)
+        raise type(refused)(refused.message, **{**refused.details, **_ignored(known)})
 
     async def heartbeat_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
@@ -390,7 +394,7 @@ class WorkerPlane:
             "current": body.current,
             "total": body.total,
             "unit": body.unit,
-            "details": body.details,
+            "details": optional_members_of(body.details),
         }
         progress = {key: value for key, value in members.items() if value is not None}
         operation = HeartbeatActivity(
@@ -494,6 +498,22 @@ class Reporting(Later):
         )
 
 
+def _ignored(known: str | None) -> dict[str, object]:
+    """What became of the task of a report that came too late: its run is closed.
+
+    One that was reported on before was completed; any other ended with its run.
+    """
+    ended = known or "cancelled"
+    return {
+        "outcome": "ignored",
+        "task_status": "cancelled" if known is None else "completed",
+        "activity_status": ended,
+        "attempt_status": ended,
+        "lease_owner": None,
+        "lease_expires_at": None,
+    }
+
+
 def _or(given: int | None, default: int) -> int:
     return default if given is None else given
 
@@ -501,7 +521,7 @@ def _or(given: int | None, default: int) -> int:
 def _check_told(body: bodies.Body, *names: str) -> None:
     """What a worker tells in its own words must still be something that can be kept."""
     for name in names:
-        require_storable(getattr(body, name) or {}, name)
+        require_storable(members_of(getattr(body, name)), name)
 
 
 def _task_answer(request: Request, body: bodies.TaskLease, done: TaskCompleted) -> dict[str, Any]:

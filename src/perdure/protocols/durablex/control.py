@@ -15,6 +15,7 @@ from perdure.core.limits import (
     NAME_LENGTH_MAX,
     WORKFLOWS_MAX,
 )
+from perdure.core.maps import Map, optional_members_of
 from perdure.core.push.control import Carried
 from perdure.core.push.metering import once_more
 from perdure.core.push.start import PushStart, event_arguments
@@ -67,7 +68,7 @@ class ForkBody(RetryBody, rename="camel"):
 
     model: str | None = None
     prompt: str | None = None
-    params: dict[str, Any] | None = None
+    params: Map[Any] | None = None
 
 
 class BulkBody(Struct, rename="camel"):
@@ -115,7 +116,7 @@ class RunControl:
     async def replay(self, request: Request) -> Response:
         """POST /runs/{id}/replay: the same event, or another payload, from the start."""
         source = await self._require_over(request)
-        body = read_body(request, _replay_decoder) if request.body else ReplayBody()
+        body = read_body(request, _replay_decoder)
         data = None if body.input is UNSET else bytes(body.input)
         if data is not None and len(data) > EVENT_DATA_BYTES_MAX:
             raise HttpError(413, "event_too_large", "the input is too large")
@@ -142,7 +143,7 @@ class RunControl:
             "step": body.step,
             "model": body.model,
             "prompt": body.prompt,
-            "params": body.params,
+            "params": optional_members_of(body.params),
         }
         fork = encode({name: value for name, value in told.items() if value is not None})
         if len(fork) > FORK_BYTES_MAX:

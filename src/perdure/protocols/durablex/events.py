@@ -13,6 +13,7 @@ from perdure.core.limits import (
     TAG_VALUE_LENGTH_MAX,
     TAGS_MAX,
 )
+from perdure.core.maps import Map, members_of
 from perdure.engine.beat import Engine
 from perdure.engine.intake import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
 from perdure.protocols.durablex.paging import Row, find_rows
@@ -31,7 +32,7 @@ class EventBody(Struct, rename="camel"):
     target_app: str | None = None
     dedupe_id: str | None = None
     session: str | None = None
-    tags: dict[str, str] | None = None
+    tags: Map[str] | None = None
     data: Raw | UnsetType = UNSET
 
 
@@ -58,7 +59,7 @@ class Events:
             pin=body.runner or "",
             dedupe_id=body.dedupe_id,
             session=body.session,
-            tags=body.tags or {},
+            tags=members_of(body.tags),
         )
         ingested: Ingested = await self._engine.submit(IngestEvent(incoming))
         return self._surface.answer(202, ingested_view(ingested))
@@ -96,7 +97,7 @@ def _require_fitting(body: EventBody) -> None:
             raise bad_request(f"{field} has more than {NAME_LENGTH_MAX} characters")
     if body.data is not UNSET and len(body.data) > EVENT_DATA_BYTES_MAX:
         raise HttpError(413, "event_too_large", f"data has more than {EVENT_DATA_BYTES_MAX} bytes")
-    require_tags(body.tags or {})
+    require_tags(members_of(body.tags))
 
 
 def require_tags(tags: dict[str, str]) -> None:

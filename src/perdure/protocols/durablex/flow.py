@@ -15,6 +15,7 @@ from perdure.core.limits import (
     NAME_LENGTH_MAX,
     WORKFLOWS_MAX,
 )
+from perdure.core.maps import Map, members_of
 from perdure.core.push.usage import amount
 from perdure.engine.admission import KEPT, Admitted, Kept
 from perdure.engine.beat import Engine
@@ -36,7 +37,7 @@ class TriggerBody(Struct, rename="camel"):
     event_name: str | None = None
     dedupe_id: str | None = None
     runner: str | None = None
-    tags: dict[str, str] | None = None
+    tags: Map[str] | None = None
 
 
 _body_decoder = msgspec.json.Decoder(TriggerBody)
@@ -53,12 +54,13 @@ class FlowControl:
     async def trigger(self, request: Request) -> Response:
         """POST /workflows/{app}/{name}/trigger: exactly that workflow, whatever triggers it."""
         app, name = request.params["app"], request.params["name"]
-        body = read_body(request, _body_decoder) if request.body else TriggerBody()
+        body = read_body(request, _body_decoder)
         for field in ("event_name", "dedupe_id", "runner"):
             value = getattr(body, field)
             if value is not None and len(value) > NAME_LENGTH_MAX:
                 raise bad_request(f"{field} has more than {NAME_LENGTH_MAX} characters")
-        require_tags(body.tags or {})
+        tags = members_of(body.tags)
+        require_tags(tags)
         data = b"{}" if body.input is UNSET else bytes(body.input)
         if len(data) > EVENT_DATA_BYTES_MAX:
             much = f"input has more than {EVENT_DATA_BYTES_MAX} bytes"
@@ -73,7 +75,7 @@ class FlowControl:
             event_name=event_name,
             dedupe_id=body.dedupe_id or None,
             pin=body.runner or "",
-            tags=body.tags or {},
+            tags=tags,
         )
         admitted: Admitted | None = await self._engine.submit(StartManually(wanted))
         if admitted is None:

@@ -12,6 +12,7 @@ from perdure.core.limits import (
     LOG_LINES_PER_PASS_MAX,
     OPCODES_PER_PASS_MAX,
 )
+from perdure.core.maps import whole_body
 from perdure.core.push.command import (
     Broke,
     LogLine,
@@ -134,7 +135,7 @@ def reply_of(status: int, body: bytes) -> PassReply:
         # Asking again would only repeat what the steps did.
         return Refused(error=error_of(f"the answer of the runner: {TOO_DEEP}"), logs=[])
     try:
-        told = _body_decoder.decode(body)
+        told = _body_decoder.decode(whole_body(body))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _broke(f"the runner answered {status} with a body that makes no sense")
     logs = _logs(told.logs)

@@ -22,6 +22,7 @@ from perdure.core.limits import (
     STEP_NAME_LENGTH_MAX,
     URL_LENGTH_MAX,
 )
+from perdure.core.maps import EmptyList, Map, members_of, structure_of, whole_body
 from perdure.core.push.command import (
     AskApproval,
     AskModel,
@@ -69,7 +70,7 @@ class Opcode(Struct, rename="camel"):
     error: Raw | UnsetType = UNSET
     retriable: bool | None = None
     retry_after_ms: float | None = None
-    retry: RetryTold | None = None
+    retry: RetryTold | EmptyList | None = None
     input: Raw | UnsetType = UNSET
     ai: Raw | UnsetType = UNSET
     usage: Raw | UnsetType = UNSET
@@ -125,7 +126,7 @@ class UsageTold(Struct, rename="camel"):
 class ModelRequest(Struct, rename="camel"):
     """What a model shall be asked. Its messages are passed on as they are."""
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    messages: Annotated[list[Map[Any]], Meta(min_length=1)]
     model: str | None = None
     max_tokens: Annotated[int, Meta(ge=1, le=AI_TOKENS_PER_CALL_MAX)] | None = None
 
@@ -163,7 +164,7 @@ def _step_run(opcode: Opcode) -> StepCommand:
         error=error,
         is_retriable=opcode.retriable is not False,
         retry_after=None if wait is None else _delay(wait),
-        retry=None if opcode.retry is None else _retry(opcode.retry),
+        retry=_retry(opcode.retry),
         input=_bytes(opcode.input),
         ai=_bytes(opcode.ai),
         usage=_bytes(opcode.usage),
@@ -175,7 +176,7 @@ def _usage(told: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:
     if told is UNSET:
         return None
     try:
-        usage = _usage_decoder.decode(told)
+        usage = _usage_decoder.decode(whole_body(bytes(told)))
     except msgspec.DecodeError:
         return None
     tokens = (usage.tokens_in or 0) + (usage.tokens_out or 0)
@@ -203,7 +204,10 @@ def _error(told: Raw) -> StepError:
         raise OpcodeError("the error of a step needs a message") from None
 
 
-def _retry(told: RetryTold) -> StepRetry:
+def _retry(sent: RetryTold | EmptyList | None) -> StepRetry | None:
+    told = structure_of(sent, RetryTold)
+    if told is None:
+        return None
     if told.backoff not in BACKOFFS or not 1 <= told.max_attempts <= STEP_ATTEMPTS_MAX:
         raise OpcodeError("the retry policy of a step makes no sense")
     longest = told.max_delay_ms
@@ -298,7 +302,7 @@ def _infer(opcode: Opcode) -> StepCommand:
     return AskModel(
         step_id=opcode.id,
         name=opcode.name,
-        messages=msgspec.json.encode(told.messages),
+        messages=msgspec.json.encode([members_of(message) for message in told.messages]),
         model=told.model,
         tokens_max=told.max_tokens,
     )

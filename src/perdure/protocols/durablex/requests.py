@@ -7,6 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from perdure.core import instant
+from perdure.core.maps import expectation, whole_body
 from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
 from perdure.web.message import HttpError, Request
 
@@ -18,15 +19,16 @@ def bad_request(message: str) -> HttpError:
 
 
 def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
-    """The body of a request, which must be there."""
-    if is_too_deep(request.body):
+    """The body of a request; none is an empty one."""
+    body = whole_body(request.body)
+    if is_too_deep(body):
         raise bad_request(TOO_DEEP)
     try:
         # Payloads are carried unread, so whether they are text is found out here or never.
-        request.body.decode()
-        return decoder.decode(request.body)
+        body.decode()
+        return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise bad_request(str(error)) from None
+        raise bad_request(expectation(str(error))) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise HttpError(400, "malformed_json", "the body is not JSON") from None
 
