@@ -90,6 +90,8 @@ class Fold:
     search_attributes: dict[str, Any] = field(default_factory=dict)
     received: set[str] = field(default_factory=set)
     """Command ids of signals."""
+    rejected: set[str] = field(default_factory=set)
+    """Those that the run closed on before they were received."""
     attempts: dict[str, set[str]] = field(default_factory=dict)
     """Attempt ids and the types of their events."""
     let_go: set[int] = field(default_factory=set)
@@ -114,6 +116,10 @@ class Fold:
     _timeouts: dict[int, str] = field(default_factory=dict)
     _selections: dict[str, Selection] = field(default_factory=dict)
     _applied: bool = False
+    _unopened: set[int] = field(default_factory=set)
+    """Members of the newest selection that history has not told of yet."""
+    _before: tuple[str, int] = ("condition", 0)
+    """The kind and the number of its member that was told of last."""
 
     def take(self, event: Event) -> None:
         """Read the next event."""
@@ -152,8 +158,10 @@ class Fold:
         elif kind == "ParentClosePolicyApplied":
             asked = payload["policy"] == "request_cancellation"
             (self.asked_children if asked else self.closed_children).add(payload["child_run_id"])
-        elif kind == "SignalReceived":
-            self.received.add(payload["workflow_command_id"])
+        elif kind in ("SignalReceived", "SignalRejected"):
+            known = self.received if kind == "SignalReceived" else self.rejected
+            assert payload["workflow_command_id"] not in self.received | self.rejected
+            known.add(payload["workflow_command_id"])
         elif kind.startswith("Update"):
             self._read_update(kind, payload)
         elif kind.startswith("CooperativeCancellation"):
@@ -169,14 +177,35 @@ class Fold:
 
     def _allot(self, payload: dict[str, Any]) -> int:
         sequence = payload["sequence"]
+        assert not self._unopened, f"members {self._unopened} of a selection are missing"
         assert sequence == self.next_sequence, f"{sequence} instead of {self.next_sequence}"
         self.next_sequence += 1
         assert isinstance(sequence, int)
         return sequence
 
+    def _allot_selected(self, kind: str, payload: dict[str, Any], group: dict[str, Any]) -> int:
+        """A member of a selection: the conditions come first, each under its own number."""
+        if not self._unopened:
+            base, size = group["parallel_group_base_sequence"], group["parallel_group_size"]
+            assert base == self.next_sequence, f"{base} instead of {self.next_sequence}"
+            self.next_sequence += size
+            self._unopened = set(range(base, base + size))
+            self._before = ("condition", 0)
+        sequence = payload["sequence"]
+        self._unopened.remove(sequence)
+        was, number = self._before
+        turned = was == "condition" and kind != "condition"
+        assert turned or ((was == "condition") == (kind == "condition") and sequence > number)
+        self._before = (kind, sequence)
+        assert isinstance(sequence, int)
+        return sequence
+
     def _open(self, kind: str, payload: dict[str, Any]) -> None:
-        sequence = self._allot(payload)
         path = payload.get("parallel_group_path")
+        if path is not None and path[0].get("parallel_group_mode") == "select":
+            sequence = self._allot_selected(kind, payload, path[0])
+        else:
+            sequence = self._allot(payload)
         if kind in ("condition", "signal") and path is None:
             self._supersede(payload)
             self.wait = sequence
