@@ -153,7 +153,8 @@ def test_another_message_under_a_used_id_is_told_apart_and_not_taken(
 
 def test_a_repeated_message_is_answered_after_the_end(story: Story, run: Run) -> None:
     send(story, run, "a")
-    story.work(run, complete_run())
+    work(story, run, waiting_for(0), waits={"orders": 0})
+    work(story, run, complete_run(), read={"orders": 1})
 
     assert send(story, run, "a").position == 1
     with story.refused(RunNotActive):
@@ -314,6 +315,29 @@ def test_a_child_that_is_tried_again_keeps_its_messages(story: Story, run: Run) 
     work(story, again, activity())
     assert messages(story, again) == [("cursor", 1), ("b", 2)]
     assert send(story, again, "c").position == 3
+
+
+def test_a_message_that_nobody_was_shown_is_rejected_by_the_close(story: Story, run: Run) -> None:
+    story.lease(run)
+    sent = send(story, run, "a")
+    story.complete(run, complete_run())
+
+    told = story.last(run, "SignalRejected")
+    assert told["workflow_command_id"] == sent.command_id
+    assert told["signal_name"] == MESSAGE_SIGNAL
+    with story.refused(RunNotActive):
+        send(story, run, "a")
+
+
+def test_a_child_that_is_tried_again_has_accepted_what_it_rejected(story: Story, run: Run) -> None:
+    work(story, run, child(retry=RetryPolicy(attempts_max=2)))
+    (first,) = [it for it in story.runs.values() if it is not run]
+    story.lease(first)
+    send(story, first, "a")
+    complete(story, first, fail_run())
+    assert "SignalRejected" in story.types(first)
+
+    assert send(story, first, "a").retained
 
 
 # Bounds -----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Signals: durable at once, seen one at a time, and never before the first task is done."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,9 +13,14 @@ from perdure.core.rejection import (
     RunNotActive,
     StructuralLimitExceeded,
 )
+from perdure.core.run import undelivered
 from perdure.core.run.command import Command
+from perdure.core.run.redrive import read_prefix
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.state import Run
+from perdure.engine.control import CommandTarget
+from perdure.engine.redriving import RedriveRun
+from perdure.store.interface import Instance
 from tests.support.commands import (
     ARGUMENTS,
     activity,
@@ -22,6 +28,7 @@ from tests.support.commands import (
     complete_run,
     condition,
     continue_as_new,
+    fail_run,
     in_parallel,
     in_selection,
     side_effect,
@@ -192,16 +199,147 @@ def test_a_signal_for_a_run_that_was_continued_is_refused(story: Story, run: Run
         story.signal(run)
 
 
-def test_left_over_signals_are_dropped_when_the_run_closes(story: Story, run: Run) -> None:
+# What was accepted and never shown ----------------------------------------------------------------
+
+
+def _time_out(story: Story, run: Run) -> None:
+    story.later(seconds=101)
+
+
+ENDS: dict[str, tuple[Callable[[Story, Run], object], str]] = {
+    "completed": (lambda story, run: story.complete(run, complete_run()), "WorkflowCompleted"),
+    "failed": (lambda story, run: story.complete(run, fail_run()), "WorkflowFailed"),
+    "cancelled": (lambda story, run: story.cancel(run), "WorkflowCancelled"),
+    "terminated": (lambda story, run: story.terminate(run), "WorkflowTerminated"),
+    "timed_out": (_time_out, "WorkflowTimedOut"),
+}
+
+
+@pytest.mark.parametrize("reason", ENDS)
+def test_a_close_says_which_signals_it_rejects(story: Story, reason: str) -> None:
+    run = story.start(run_timeout_seconds=100)
     story.lease(run)
+    sent = [story.signal(run, "approve"), story.signal(run, "ship", None)]
+    end, ending = ENDS[reason]
+
+    end(story, run)
+
+    told = [e.payload for e in story.history(run) if e.event_type == "SignalRejected"]
+    assert [(p["workflow_command_id"], p["signal_name"]) for p in told] == [
+        (sent[0].command_id, "approve"),
+        (sent[1].command_id, "ship"),
+    ]
+    assert told[0]["arguments"] == msgspec.json.decode(ARGUMENTS)
+    assert "arguments" not in told[1]
+    assert {p["closed_reason"] for p in told} == {reason}
+    assert not [p for p in told if "sequence" in p], "no step of the code"
+    assert story.types(run)[-1] == ending, "the end stays the last event"
+    assert run.inbox == {}
+    story.crash()
+    run = story.runs[run.run_id]
+    assert run.inbox == {}
+    assert run.rejected is not None
+    assert run.rejected.count == 2
+    assert [s.name for s in run.rejected.first] == ["approve", "ship"]
+
+
+def test_a_close_without_waiting_signals_says_nothing_of_them(story: Story, run: Run) -> None:
+    story.work(run, activity())
+    story.signal(run)
+    story.do_activity(run, 1)
+
+    story.work(run, complete_run())
+
+    assert "SignalRejected" not in story.types(run)
+    assert run.rejected is None
+
+
+def test_arguments_of_rejected_signals_have_a_bound(
+    story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(undelivered, "REJECTED_SIGNALS_BYTES_MAX", len(ARGUMENTS))
+    monkeypatch.setattr(undelivered, "REJECTED_SIGNALS_SHOWN_MAX", 1)
+    story.lease(run)
+    story.signal(run)
     story.signal(run)
 
     story.complete(run, complete_run())
 
-    assert run.inbox == {}
-    assert story.types(run)[-1] == "WorkflowCompleted"
-    story.crash()
-    assert story.runs[run.run_id].inbox == {}
+    told = [e.payload for e in story.history(run) if e.event_type == "SignalRejected"]
+    assert "arguments" in told[0]
+    assert "arguments" not in told[1]
+    assert told[1]["arguments_bytes"] == len(ARGUMENTS)
+    assert run.rejected is not None
+    assert (run.rejected.count, len(run.rejected.first)) == (2, 1)
+
+
+def test_a_repeat_of_a_rejected_signal_is_refused(story: Story, run: Run) -> None:
+    story.lease(run)
+    sent = story.signal(run, request_id="r1", digest="d-n")
+    assert story.signal(run, request_id="r1", digest="d-n").retained
+    story.complete(run, complete_run())
+
+    for _ in range(2):
+        with story.refused(RunNotActive) as caught:
+            story.signal(run, request_id="r1", digest="d-n")
+        assert caught.value.details["command_id"] == sent.command_id
+        assert caught.value.details["retained"] is True
+        story.crash()
+
+
+def test_a_repeat_of_a_signal_that_the_code_saw_is_retained(story: Story, run: Run) -> None:
+    sent = story.signal(run, request_id="r1", digest="d-n")
+    story.work(run, condition())
+    story.work(run, complete_run())
+
+    again = story.signal(run, request_id="r1", digest="d-n")
+
+    assert (again.command_id, again.retained) == (sent.command_id, True)
+
+
+def test_a_signal_accepted_and_rejected_in_one_beat_is_told_so(story: Story, run: Run) -> None:
+    story.lease(run)
+    story.hold()
+    story.signal(run, request_id="r1", digest="d-n")
+    story.complete(run, complete_run())
+    story.commit()
+
+    with story.refused(RunNotActive):
+        story.signal(run, request_id="r1", digest="d-n")
+
+
+def test_a_signal_that_went_on_to_the_next_run_is_rejected_by_its_close(
+    story: Story, run: Run
+) -> None:
+    story.lease(run)
+    story.signal(run, request_id="r1", digest="d-n")
+    story.complete(run, continue_as_new())
+    following = story.successor_of(run)
+    assert "SignalRejected" not in story.types(run)
+    assert story.signal(run, request_id="r1", digest="d-n").retained
+
+    story.terminate(following)
+
+    assert "SignalRejected" in story.types(following)
+    with story.refused(RunNotActive):
+        story.signal(run, request_id="r1", digest="d-n")
+
+
+def test_a_redriven_run_has_accepted_what_the_failed_one_rejected(story: Story, run: Run) -> None:
+    story.lease(run)
+    sent = story.signal(run, request_id="r1", digest="d-n")
+    story.complete(run, fail_run())
+    target = CommandTarget(instance=Instance(run.namespace, run.workflow_id))
+
+    story.decide(RedriveRun(target, read_prefix(run.run_id, list(run.events))))
+
+    again = story.signal(run, request_id="r1", digest="d-n")
+    assert (again.command_id, again.retained) == (sent.command_id, True)
+    (redriven,) = (r for r in story.runs.values() if r.redriven_from_run_id == run.run_id)
+    assert "SignalRejected" not in story.types(redriven)
+    story.work(redriven, complete_run())
+    with story.refused(RunNotActive):
+        story.signal(run, request_id="r1", digest="d-n")
 
 
 def test_an_inbox_has_an_end(story: Story, run: Run) -> None:

@@ -78,12 +78,11 @@ class Storm:
         """The disk is sound, and no open workflow has lost or doubled a signal."""
         runs = await check_disk(self.stage.store)
         received = await self.received(runs)
-        assert len(received) == len(set(received)), "a signal was received twice"
+        assert len(received) == len(set(received)), "a signal was received or rejected twice"
         for workflow_id, acknowledged in self.signals.items():
             chain = [run for run in runs if run.workflow_id == workflow_id]
-            if not chain[-1].is_closed:
-                waiting = {waiting.command_id for waiting in chain[-1].inbox.values()}
-                assert acknowledged <= waiting | set(received), "a signal was lost"
+            waiting = {waiting.command_id for waiting in chain[-1].inbox.values()}
+            assert acknowledged <= waiting | set(received), "a signal was lost"
         for run in runs:
             await self._check_updates(run)
 
@@ -104,7 +103,7 @@ class Storm:
             event["payload"]["workflow_command_id"]
             for run in runs
             for event in await self.stage.events(run.run_id)
-            if event["event_type"] == "SignalReceived"
+            if event["event_type"] in ("SignalReceived", "SignalRejected")
         ]
 
     def _operation(self) -> Operation:

@@ -140,6 +140,22 @@ def test_of_two_receipts_the_first_one_stays(keep: Keep) -> None:
         assert keep.run(store.find_receipts([key])) == {key: first}
 
 
+def test_a_receipt_is_renewed_where_it_stands(keep: Keep) -> None:
+    key = ReceiptKey("default", "order", "signal", "r1")
+    other, missing = key._replace(request_id="r2"), key._replace(request_id="r3")
+    first = Receipt("digest", "run", "command", "signal_received", NOW)
+    renewed = msgspec.structs.replace(first, run_id="next", outcome="rejected_at_close")
+    with keep.opened() as store:
+        keep.run(store.commit(Changes(receipts={key: first, other: first})))
+
+        changed = {key: renewed, missing: renewed}
+        keep.run(store.commit(Changes(runs=[a_run("some")], renewed_receipts=changed)))
+
+        # What was pruned meanwhile does not come back.
+        found = keep.run(store.find_receipts([key, other, missing]))
+        assert found == {key: renewed, other: first}
+
+
 def test_an_unknown_receipt_is_not_found(keep: Keep) -> None:
     key = ReceiptKey("default", "order", "signal", "r1")
     receipt = Receipt("digest", "run", "command", "signal_received", NOW)

@@ -400,9 +400,13 @@ class Story:
         return self.known[started.run_id]
 
     def signal(
-        self, run: Run, name: str = "approve", arguments: bytes | None = ARGUMENTS
+        self,
+        run: Run,
+        name: str = "approve",
+        arguments: bytes | None = ARGUMENTS,
+        **target: Any,
     ) -> Commanded:
-        commanded = self.decide(SignalRun(_target(run), name=name, arguments=arguments))
+        commanded = self.decide(SignalRun(_target(run, **target), name=name, arguments=arguments))
         return cast(Commanded, commanded)
 
     def update(

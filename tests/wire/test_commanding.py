@@ -125,6 +125,31 @@ def test_signals_wake_a_waiting_run_one_at_a_time(wire: Wire) -> None:
     assert wire.poll()["poll_status"] == "empty"
 
 
+def test_a_signal_that_the_close_rejects_is_told_everywhere(wire: Wire) -> None:
+    """In history, in describe, and to whoever repeats it, also after a restart."""
+    wire.register()
+    wire.start()
+    task = wire.take()
+    sent = wire.signal("pay", input=[1], request_id="r1")
+    assert wire.describe()["rejected_signals"] is None
+    wire.complete(task, complete_workflow())
+
+    for _ in range(2):
+        assert wire.event_types()[-2:] == ["SignalRejected", "WorkflowCompleted"]
+        payload = wire.events()[-2]["payload"]
+        assert payload["signal_name"] == "pay"
+        assert unavro(payload["arguments"]) == [1]
+        rejected = wire.describe()["rejected_signals"]
+        assert rejected["count"] == 1
+        (signal,) = rejected["signals"]
+        assert (signal["command_id"], signal["signal_name"]) == (sent["command_id"], "pay")
+        path = "order-1/signal/pay"
+        refused = command(wire, path, input=[1], request_id="r1").refused(409, "run_not_active")
+        assert refused["command_id"] == sent["command_id"]
+        assert refused["control_plane"]["operation"] == "signal"
+        wire.restart()
+
+
 def test_a_repeated_request_id_gets_the_answer_that_was_given(wire: Wire) -> None:
     wire.register()
     wire.run_to(wait_for_condition())
@@ -140,7 +165,8 @@ def test_a_repeated_request_id_gets_the_answer_that_was_given(wire: Wire) -> Non
 
 
 def test_a_repeated_request_id_is_remembered_over_a_restart_and_a_closed_run(wire: Wire) -> None:
-    wire.start()
+    wire.register()
+    wire.run_to(wait_for_condition())
     first = wire.signal("pay", request_id="r1")
     command(wire, "order-1/cancel").ok()
     wire.restart()

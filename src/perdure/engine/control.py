@@ -17,6 +17,7 @@ from perdure.core.run.start import StartRequest, start_run
 from perdure.core.run.state import Run
 from perdure.engine.draining import rolled_out
 from perdure.engine.operation import Operation
+from perdure.engine.receipts import SIGNAL, SIGNAL_RECEIVED, refuse_rejected
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
 
@@ -170,6 +171,7 @@ class RunCommand(Operation):
     def _repeat(self, world: World, receipt: Receipt) -> Commanded:
         target = self._target
         target.require_same(self.kind, receipt)
+        refuse_rejected(receipt, self.kind, target.request_id)
         run = world.find_current(target.instance)
         workflow_type = "" if run is None else run.workflow_type
         return Commanded(receipt.run_id, workflow_type, receipt.command_id, receipt.outcome, True)
@@ -179,7 +181,7 @@ class SignalRun(RunCommand):
     """Send a signal."""
 
     __slots__ = ("_arguments", "_count", "_name", "_trace")
-    name = kind = "signal"
+    name = kind = SIGNAL
 
     def __init__(
         self,
@@ -199,9 +201,15 @@ class SignalRun(RunCommand):
     def apply(self, world: World, run: Run) -> tuple[str, str]:
         self._require_fitting(world, run)
         signal = accept_signal(
-            run, world.moment, name=self._name, arguments=self._arguments, trace=self._trace
+            run,
+            world.moment,
+            name=self._name,
+            arguments=self._arguments,
+            trace=self._trace,
+            request_id=self.request_id,
+            digest=self._target.digest,
         )
-        return signal.command_id, "signal_received"
+        return signal.command_id, SIGNAL_RECEIVED
 
     def _require_fitting(self, world: World, run: Run) -> None:
         """Refuse what the code does not take, if everybody who could run it has told."""

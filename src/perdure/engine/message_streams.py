@@ -5,10 +5,9 @@ from msgspec import Struct
 from perdure.core.run.message import accept_message
 from perdure.core.run.standalone import refuse_signal
 from perdure.engine.operation import Operation
+from perdure.engine.receipts import MESSAGE_ACCEPTED, message_key, refuse_rejected
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
-
-KIND = "message"
 
 
 class MessageTaken(Struct, frozen=True):
@@ -50,7 +49,7 @@ class AppendMessage(Operation):
         return (self._instance,)
 
     def receipts(self) -> tuple[ReceiptKey, ...]:
-        return (ReceiptKey(*self._instance, f"{KIND}:{self._stream_name}", self._message_id),)
+        return (message_key(self._instance, self._stream_name, self._message_id),)
 
     def keeps_payloads(self, reply: MessageTaken) -> bool:
         # They were put into the message.
@@ -69,12 +68,13 @@ class AppendMessage(Operation):
             stream_name=self._stream_name,
             message_id=self._message_id,
             arguments=self._arguments,
+            digest=self._digest,
         )
         receipt = Receipt(
             self._digest,
             run.run_id,
             message.command_id,
-            "message_accepted",
+            MESSAGE_ACCEPTED,
             world.moment.now,
             message.position,
         )
@@ -83,6 +83,7 @@ class AppendMessage(Operation):
         return MessageTaken(run.run_id, run.workflow_type, message.command_id, message.position)
 
     def _repeat(self, world: World, known: Receipt) -> MessageTaken:
+        refuse_rejected(known, "message", self._message_id)
         run = world.find_current(self._instance)
         return MessageTaken(
             known.run_id,

@@ -16,11 +16,13 @@ from perdure.core.rejection import (
     StructuralLimitExceeded,
 )
 from perdure.core.run.effect import Effect, StartRun
+from perdure.core.run.inbox import Signal, StreamMessage
 from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 from perdure.engine.catalogue import Catalogue
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
+from perdure.engine.receipts import receipt_of
 from perdure.engine.rollouts import QueueName, Rollouts
 from perdure.store.interface import (
     Changes,
@@ -173,6 +175,10 @@ class World:
     def changed(self, run: Run) -> None:
         """Note that a run was changed, and take up what follows for other runs."""
         self.touched[run.run_id] = run
+        rejected = run.unsaved.rejected
+        if rejected:
+            run.unsaved.rejected = []
+            self._renew_receipts(run, rejected, are_rejected=True)
         effects = run.unsaved.effects
         if effects:
             run.unsaved.effects = []
@@ -203,6 +209,10 @@ class World:
         """Take in a run that did not exist before."""
         self.runs[run.run_id] = run
         self.current[Instance(run.namespace, run.workflow_id)] = run.run_id
+        if run.inbox and run.continued_from_run_id is None:
+            # It takes over what an earlier run of its id had to reject.
+            taken = [m for m in run.inbox.values() if isinstance(m, Signal | StreamMessage)]
+            self._renew_receipts(run, taken, are_rejected=False)
         self.changed(run)
 
     def remove(self, row: RunRow) -> None:
@@ -237,3 +247,19 @@ class World:
     def put_receipt(self, key: ReceiptKey, receipt: Receipt) -> None:
         self.receipts[key] = receipt
         self.changes.receipts[key] = receipt
+
+    def _renew_receipts(
+        self, run: Run, messages: Iterable[Signal | StreamMessage], *, are_rejected: bool
+    ) -> None:
+        """From this commit on repeats of these messages get another answer."""
+        for message in messages:
+            renewed = receipt_of(run, message, self.moment.now, rejected=are_rejected)
+            if renewed is None:
+                continue
+            key, receipt = renewed
+            self.receipts[key] = receipt
+            self.loaded_receipts.add(key)
+            if key in self.changes.receipts:
+                self.changes.receipts[key] = receipt
+            else:
+                self.changes.renewed_receipts[key] = receipt

@@ -251,6 +251,8 @@ class Changes(Struct):
 
     runs: list[Run] = field(default_factory=list)
     receipts: dict[ReceiptKey, Receipt] = field(default_factory=dict)
+    renewed_receipts: dict[ReceiptKey, Receipt] = field(default_factory=dict)
+    """Those that were kept before and say something else now. A change of their run guards them."""
     workers: dict[tuple[str, str], Worker | None] = field(default_factory=dict)
     worker_revisions: dict[tuple[str, str], int] = field(default_factory=dict)
     """How often a shared store says that the changed ones were written before; 0 is never."""

@@ -26,6 +26,7 @@ from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
 from perdure.core.run.state import Dialect, Failure, Run
 from perdure.core.run.status import TRANSITIONS, RunStatus
+from perdure.core.run.undelivered import reject_signals
 from perdure.core.run.update import let_updates_go
 
 CANCELLED = "WorkflowCancelled"
@@ -37,6 +38,7 @@ _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
     """The code returned."""
     let_updates_go(run, moment, category="cancelled", ended="completed")
+    reject_signals(run, moment, "completed")
     let_steps_go(run, moment)
     _apply_parent_close_policy(run, moment, "completed")
     output = command.result or b"null"
@@ -73,6 +75,7 @@ def fail_run(
         exception=command.exception,
     )
     let_updates_go(run, moment, category="cancelled", ended="failed")
+    reject_signals(run, moment, "failed")
     let_steps_go(run, moment)
     _apply_parent_close_policy(run, moment, "failed")
     record(
@@ -175,6 +178,7 @@ def time_out_run(run: Run, moment: Moment) -> None:
     seconds = run.execution_timeout_seconds if overdue else run.run_timeout_seconds
     _release_held(run, moment)
     let_updates_go(run, moment, category="timeout", ended="passed its deadline")
+    reject_signals(run, moment, "timed_out")
     _record_cancelled_work(run, moment, None)
     message = f"Workflow passed its {kind.replace('_', ' ')} of {seconds} s."
     run.failure = Failure(
@@ -231,6 +235,7 @@ def _end_stopped(
 ) -> None:
     cancelled = status is RunStatus.CANCELLED
     let_updates_go(run, moment, category=status.value, ended=f"was {status.value}")
+    reject_signals(run, moment, status.value)
     _record_cancelled_work(run, moment, ids["workflow_command_id"])
     sentence = f"Workflow {status.value}"
     message = f"{sentence}: {reason}" if reason else f"{sentence}."

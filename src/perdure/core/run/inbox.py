@@ -2,7 +2,7 @@
 
 from typing import TypeAlias
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 
 class Signal(Struct, tag="signal"):
@@ -15,6 +15,11 @@ class Signal(Struct, tag="signal"):
     received_at: int
     # The trace that its sender was in, as an encoded carrier.
     trace: bytes | None = None
+    # Under which the sender may repeat it, and a digest of what it asked.
+    request_id: str | None = None
+    digest: str = ""
+    # The run that accepted it, for receipts: it may wait in a later one by now.
+    accepted_by: str = ""
 
 
 class Update(Struct, kw_only=True, tag="update"):
@@ -57,6 +62,8 @@ class StreamMessage(Struct, kw_only=True, tag="message"):
     position: int
     arguments: bytes
     received_at: int
+    digest: str = ""
+    accepted_by: str = ""
 
     @property
     def name(self) -> str:
@@ -72,6 +79,22 @@ class MessageStream(Struct, array_like=True):
 
     last: int = 0
     cursor: int = 0
+
+
+class RejectedSignal(Struct, array_like=True):
+    """A signal or a message that was accepted and that no task has shown to the code."""
+
+    signal_id: str
+    command_id: str
+    name: str
+    received_at: int
+
+
+class RejectedSignals(Struct, array_like=True):
+    """What a run was still to be shown when it closed: how many, and the first of them."""
+
+    count: int = 0
+    first: list[RejectedSignal] = field(default_factory=list)
 
 
 class Refusal(Struct, array_like=True):

@@ -26,7 +26,14 @@ def require_active(run: Run) -> None:
 
 
 def accept_signal(
-    run: Run, moment: Moment, *, name: str, arguments: bytes | None, trace: bytes | None = None
+    run: Run,
+    moment: Moment,
+    *,
+    name: str,
+    arguments: bytes | None,
+    trace: bytes | None = None,
+    request_id: str | None = None,
+    digest: str = "",
 ) -> Signal:
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
@@ -43,13 +50,22 @@ def accept_signal(
         arguments=arguments,
         received_at=moment.now,
         trace=trace,
+        request_id=request_id,
+        digest=digest,
+        accepted_by="" if request_id is None else run.run_id,
     )
     _put(run, moment, signal)
     return signal
 
 
 def accept_message(
-    run: Run, moment: Moment, *, stream_name: str, message_id: str, arguments: bytes
+    run: Run,
+    moment: Moment,
+    *,
+    stream_name: str,
+    message_id: str,
+    arguments: bytes,
+    digest: str = "",
 ) -> StreamMessage:
     """Take a message of a stream and give it its position, which no other will have."""
     require_active(run)
@@ -79,6 +95,8 @@ def accept_message(
         position=stream.last,
         arguments=arguments,
         received_at=moment.now,
+        digest=digest,
+        accepted_by=run.run_id,
     )
     _put(run, moment, taken)
     return taken

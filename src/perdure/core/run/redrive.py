@@ -53,7 +53,13 @@ _FAILURES = {
 }
 _BEGINNINGS = {"StartAccepted", "WorkflowStarted"}
 _CANCELLATIONS = {"CooperativeCancellationRequested", "CooperativeCancellationDelivered"}
-_ENDINGS = {"WorkflowFailed", "WorkflowTimedOut", "ParentClosePolicyApplied", *_CANCELLATIONS}
+_ENDINGS = {
+    "WorkflowFailed",
+    "WorkflowTimedOut",
+    "ParentClosePolicyApplied",
+    "SignalRejected",
+    *_CANCELLATIONS,
+}
 """What ends a run or its ordinary course. Nobody has asked the new run to stop."""
 _UPDATES = {"UpdateAccepted", "UpdateApplied", "UpdateCompleted", "UpdateRejected"}
 _CLOSING_STEPS = {"ActivityCancelled", "TimerCancelled", "ParentClosePolicyApplied"}

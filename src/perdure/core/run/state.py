@@ -17,6 +17,7 @@ from perdure.core.run.inbox import (
     EndedUpdate,
     Message,
     MessageStream,
+    RejectedSignals,
     Signal,
     StreamMessage,
     Update,
@@ -142,6 +143,7 @@ class Unsaved:
         "left_behind",
         "operations",
         "ready",
+        "rejected",
         "rewritten",
         "status",
         "withdrawn",
@@ -160,6 +162,8 @@ class Unsaved:
         self.inbox: set[int] = set()
         # Messages that nobody read before the run closed, for the beat that closes it.
         self.left_behind: list[StreamMessage] = []
+        # What was accepted and is rejected by the close, so that repeats of it are answered so.
+        self.rejected: list[Signal | StreamMessage] = []
         # Place of a task -> whether pollers shall find it.
         self.ready: dict[int, bool] = {}
         # Places of tasks that the disk shows to pollers and shall not.
@@ -175,10 +179,11 @@ class Unsaved:
         self.operations.clear()
         self.ready.clear()
         # Seldom is there anything of these.
-        if self.effects or self.inbox or self.left_behind or self.withdrawn:
+        if self.effects or self.inbox or self.left_behind or self.withdrawn or self.rejected:
             self.effects.clear()
             self.inbox.clear()
             self.left_behind.clear()
+            self.rejected.clear()
             self.withdrawn.clear()
 
 
@@ -262,6 +267,8 @@ class Run(Struct):
     # How often the last condition was opened again under its own number. The code may have gone
     # on in between: then its worker's count of calls is ahead of ours by as much.
     repeats: int = 0
+    # Signals and messages that were accepted and never entered history, once the run has closed.
+    rejected: RejectedSignals | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

@@ -110,6 +110,7 @@ async def description(
         "continued_to_run_id": run.continued_to_run_id,
         "redriven_from_run_id": run.redriven_from_run_id,
         "open_update_count": run.updates_open,
+        "rejected_signals": _rejected_signals(run),
         "cancellation": _cancellation(run),
         **waiting(run, staffing),
         "actions": {
@@ -168,6 +169,23 @@ def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
     if complete or encoded is None:
         return {name: value}
     return {name: None, f"{name}_envelope": Raw(encoded)}
+
+
+def _rejected_signals(run: Run) -> dict[str, Any] | None:
+    """What was accepted and the closed run never showed to its code: a count, and the first."""
+    rejected = run.rejected
+    if rejected is None:
+        return None
+    first = [
+        {
+            "signal_id": signal.signal_id,
+            "command_id": signal.command_id,
+            "signal_name": signal.name,
+            "received_at": instant.text(signal.received_at),
+        }
+        for signal in rejected.first
+    ]
+    return {"count": rejected.count, "signals": first}
 
 
 def _cancellation(run: Run) -> dict[str, Any] | None:

@@ -61,6 +61,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "put_deadline": ("kinds", "targets", "due_ats"),
     "delete_deadline": ("kinds", "targets"),
     "put_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data", "run_ids"),
+    "renew_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids", "data", "run_ids"),
     "insert_worker": ("namespaces", "worker_ids", "data"),
     "update_worker": ("namespaces", "worker_ids", "data"),
     "delete_worker": ("namespaces", "worker_ids"),
@@ -97,6 +98,8 @@ def collect(changes: Changes) -> Batches:
         _collect_run(run, batches)
     for key, receipt in changes.receipts.items():
         _add(batches, "put_receipt", (*key, rows.encode(receipt), receipt.run_id))
+    for key, receipt in changes.renewed_receipts.items():
+        _add(batches, "renew_receipt", (*key, rows.encode(receipt), receipt.run_id))
     for (namespace, worker_id), worker in changes.workers.items():
         _collect_worker(namespace, worker_id, worker, changes.worker_revisions, batches)
     for record_key, change in changes.records.items():

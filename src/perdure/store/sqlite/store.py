@@ -295,6 +295,8 @@ class SqliteStore:
             _collect_run(run, batches)
         for key, receipt in changes.receipts.items():
             batches["put_receipt"].append((*key, rows.encode(receipt), receipt.run_id))
+        for key, receipt in changes.renewed_receipts.items():
+            batches["renew_receipt"].append((rows.encode(receipt), receipt.run_id, *key))
         for (namespace, worker_id), worker in changes.workers.items():
             if worker is None:
                 batches["delete_worker"].append((namespace, worker_id))

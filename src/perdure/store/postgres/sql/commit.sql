@@ -254,6 +254,20 @@ put_receipt as (
      where (select ok from gate)
 )
 
+-- name: renew_receipt
+renew_receipt as (
+    update perdure.receipt
+       set data = rows.data, run_id = rows.run_id
+      from unnest(:namespaces::text[], :workflow_ids::text[], :kinds::text[],
+                  :request_ids::text[], :data::bytea[], :run_ids::text[])
+        as rows (namespace, workflow_id, kind, request_id, data, run_id)
+     where receipt.namespace = rows.namespace
+       and receipt.workflow_id = rows.workflow_id
+       and receipt.kind = rows.kind
+       and receipt.request_id = rows.request_id
+       and (select ok from gate)
+)
+
 -- name: insert_worker
 insert_worker as (
     insert into perdure.worker (namespace, worker_id, revision, changed_at, data)

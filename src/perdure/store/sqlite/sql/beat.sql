@@ -226,6 +226,14 @@ insert into receipt (namespace, workflow_id, kind, request_id, data, run_id)
 values (:namespace, :workflow_id, :kind, :request_id, :data, :run_id)
 on conflict (namespace, workflow_id, kind, request_id) do nothing
 
+-- name: renew_receipt
+update receipt
+   set data = :data, run_id = :run_id
+ where namespace = :namespace
+   and workflow_id = :workflow_id
+   and kind = :kind
+   and request_id = :request_id
+
 -- name: put_worker
 insert into worker (namespace, worker_id, data)
 values (:namespace, :worker_id, :data)
