@@ -18,6 +18,7 @@ TASKS: dict[str, tuple[int, str]] = {
     "sdk/running.py": (2, "the connection and the wait for a signal; both end the program"),
     "server/run.py": (4, "the loops of the server; three in a TaskGroup, the sweep cancelled"),
     "protocols/durable_workflow/apart.py": (1, "a read for a lean handler, which awaits it"),
+    "dispatch/store_watch.py": (3, "the check that callers share; two that end with the pause"),
     "dispatch/polling.py": (1, "a look at ready tasks; kept in a set until it is done"),
     "dispatch/sessions.py": (1, "a look at tasks of sessions; kept in a set until it is done"),
     "dispatch/queries.py": (
@@ -117,6 +118,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
         "store/postgres/store.py": "sorts errors, and raises on",
         "dispatch/lookout.py": "the slow loop",
         "dispatch/forgetting.py": "the loop that forgets",
+        "dispatch/store_watch.py": "the loop that checks the store, and a check, which is shared",
         "dispatch/pruning.py": "the loop that removes closed runs",
         "store/sqlite/store.py": "rolls back, and raises on",
         "web/client.py": "closes its connection, and raises on",

@@ -23,6 +23,9 @@ class RefusingCommitter(Committer):
         self.attempts += 1
         raise self._error
 
+    def commit_here(self, transaction: Transaction) -> None:
+        raise self._error
+
 
 @contextmanager
 def refusing_commits(store: SqliteStore, error: apsw.Error) -> Iterator[RefusingCommitter]:

@@ -71,9 +71,10 @@ def test_a_poll_is_told_to_come_again_with_the_same_id(away: Wire, kind: str) ->
 
 
 @every_poll
-def test_a_poll_without_an_id_gets_a_plain_refusal(away: Wire, kind: str) -> None:
-    body = poll(away, kind).refused(503, "storage_unavailable")
-    assert body["retryable"] is True
+def test_a_poll_without_an_id_is_told_to_come_again_without_one(away: Wire, kind: str) -> None:
+    told = unavailable(poll(away, kind), task=None, poll_status="backend_unavailable")
+    assert "poll_request_id" not in told
+    assert "retry_same_poll_request_id" not in told
 
 
 def test_signs_of_life_are_told_to_come_again(away: Wire) -> None:

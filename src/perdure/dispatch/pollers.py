@@ -223,6 +223,13 @@ class PollerYard:
                 if not poller.answer.done():
                     poller.answer.cancel()
 
+    def let_go(self, *, only_hasty: bool) -> None:
+        """End parked polls now, or those with no time: nothing can be leased."""
+        for parked in list(self._parked.values()):
+            for poller in list(parked.values()):
+                if (poller.is_hasty or not only_hasty) and not poller.answer.done():
+                    poller.answer.cancel()
+
     def registration_ended(self, worker: Worker) -> None:
         """Polls of an earlier registration get nothing more; their worker asks anew if it lives."""
         for parked in list(self._parked.values()):

@@ -33,7 +33,13 @@ from perdure.engine.granting import Granting
 from perdure.engine.passing import Claimed, ClaimTasks, ShowLeases, ShowRun
 from perdure.engine.reply import Reply
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from perdure.store.interface import PollLease, QueueKey, SharedStore, queue_key
+from perdure.store.interface import (
+    PollLease,
+    QueueKey,
+    SharedStore,
+    Unavailable,
+    queue_key,
+)
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +87,7 @@ class PollAnswer(Struct, frozen=True):
     delivery: Delivery | None = None
 
 
-_HASTY_SECONDS_MAX = 10.0
+_HASTY_SECONDS_MAX = 5.0
 """How long a poll with no time waits for a look at a disk that does not answer."""
 
 _LEASED = PollStatus.LEASED
@@ -117,6 +123,8 @@ class Polling:
         # is on disk only.
         self._inherited: set[tuple[str, str]] = set()
         yard.connect(self.look)
+        self._health = engine.store.health
+        self._health.on_change(self._store_changed)
         # Builds that get nothing more. It is the set of the engine: mostly empty, never replaced.
         self._draining = yard.draining = engine.rollouts.draining
         engine.rollouts.connect(yard.drained)
@@ -125,8 +133,16 @@ class Polling:
         self._patience: dict[int, Patience] = {}
         self._looks: set[asyncio.Task[None]] = set()
 
+    def _store_changed(self) -> None:
+        if self._health.trouble is not None:
+            self._yard.let_go(only_hasty=True)
+
     async def poll(self, poll: Poll, watch: Watch) -> PollAnswer:
-        """Wait for a task. `watch` tells when the client has left; then nothing is leased."""
+        """Wait for a task. `watch` tells when the client has left; then nothing is leased.
+
+        Raises `Unavailable` when nothing can be leased.
+        """
+        self._health.require_pollable(is_hasty=poll.timeout == 0)
         who = (poll.namespace, poll.worker_id)
         known = self._engine.workers.get(who) or await self._engine.find_worker(who)
         worker = _require_allowed(poll, known)
@@ -159,6 +175,7 @@ class Polling:
             return None
         if key in self._polls or who in self._inherited:
             return None
+        self._health.require_pollable(is_hasty=poll.timeout == 0)
         require_poll_allowed(worker, queue=poll.queue, build_id=poll.build_id)
         if self._draining:
             require_taking(worker, self._draining)
@@ -215,8 +232,12 @@ class Polling:
         """The answer to a poll that was given nothing. One whose build was drained is refused."""
         if self._draining:
             require_taking(poller.worker, self._draining)
+        if (trouble := self._health.trouble) is not None:
+            raise trouble
         if not poller.names:
             return PollAnswer(_EMPTY[poller.key.kind])
+        if poller.is_hasty and poller.is_over:
+            raise Unavailable("storage_busy", "the store was not looked at in time")
         is_shut = poller.key in self._yard.shut
         return PollAnswer(PollStatus.THROTTLED if is_shut else PollStatus.EMPTY)
 

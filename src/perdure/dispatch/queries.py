@@ -325,6 +325,12 @@ class QueryDesk:
         for query in self._book.expire():
             self._offer(query)
 
+    def let_polls_go(self) -> None:
+        """End parked polls: without the store no query can be handed over."""
+        for poll in self._all_parked():
+            self._leave(poll)
+            poll.answer.cancel()
+
     def release_all(self) -> None:
         """The server is to stop: polls get nothing, questions are refused, now and from now on."""
         self._is_closed = True

@@ -17,6 +17,7 @@ from perdure.dispatch.query_book import QueryRules
 from perdure.dispatch.runners import RunnerYard
 from perdure.dispatch.sessions import SessionDesk
 from perdure.dispatch.shut_queues import ShutQueues
+from perdure.dispatch.store_watch import StoreWatch
 from perdure.dispatch.tailing import Tails
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
@@ -190,6 +191,7 @@ class Server:
         self.desk.draining = self.engine.rollouts.draining
         self.yard.on_drained(self.desk.drained)
         self.deadlines.also(self.desk.pass_time)
+        self.store_watch = StoreWatch(self.store, clock, self._store_is_out)
         asking = Asking(self.engine, self.desk)
         if self.neighbours is not None:
             self.neighbours.connect(self.engine, self.polling)
@@ -261,7 +263,7 @@ class Server:
         # What may not come in a body is uploaded, however small it is.
         policy = storage_policy(min(settings.external_payload_threshold, bounds.payload_bytes_max))
         discovery = Discovery(
-            self.store,
+            self.store_watch,
             clock,
             self.namespaces,
             discovery_surface,
@@ -296,7 +298,9 @@ class Server:
             signing_key=settings.signing_key,
             namespaces=self.namespaces.known,
         )
-        self.catalogue = CatalogueReader(self.engine, push_surface, clock, settings.signing_key)
+        self.catalogue = CatalogueReader(
+            self.engine, push_surface, clock, self.store_watch, settings.signing_key
+        )
         runs = Runs(self.engine, push_surface)
         self.streaming = Streaming(self.engine, runs, self.watchers, clock)
         run_control = RunControl(self.engine, runs, push_surface)
@@ -391,6 +395,7 @@ class Server:
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),
             ("pruning", self.pruner.run()),
+            ("store watch", self.store_watch.run()),
         ]
         if self.forgetter is not None:
             loops.append(("forgetting", self.forgetter.run()))
@@ -399,6 +404,7 @@ class Server:
     async def close(self) -> None:
         """Let go of the store."""
         self.serve.close()
+        await self.store_watch.close()
         if self.neighbours is not None:
             await self.neighbours.close()
         await self.store.close()
@@ -412,6 +418,10 @@ class Server:
         self.watchers.release_all()
         self.update_waiters.release_all()
         self.tails.release_all()
+
+    def _store_is_out(self) -> None:
+        self.yard.let_go(only_hasty=False)
+        self.desk.let_polls_go()
 
     def _changed(self, run: Run) -> None:
         run_id = run.run_id

@@ -3,13 +3,16 @@
 import enum
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 
 from msgspec import Struct, field
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
+
+if TYPE_CHECKING:
+    from perdure.store.health import StoreHealth
 
 
 class Unavailable(Exception):
@@ -361,6 +364,11 @@ class Store(Protocol):
     is_shared: bool
     """Whether other nodes write too, so that what memory holds may be old."""
 
+    @property
+    def health(self) -> "StoreHealth":
+        """Whether it can be used now, as far as it is known."""
+        ...
+
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
@@ -435,7 +443,10 @@ class Store(Protocol):
 
     async def find_next_due(self, now: int) -> int | None: ...
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]: ...
-    async def check(self) -> None: ...
+    async def check(self) -> None:
+        """Read; and while there is trouble, write as well. Raises what is the matter."""
+        ...
+
     async def read_run(self, run_id: str) -> Run | None: ...
     async def count_messages(self, run: Run) -> Unread:
         """How many messages a run has that its code has not read."""

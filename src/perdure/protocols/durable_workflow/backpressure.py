@@ -90,17 +90,19 @@ def _identity(request: Request, told: dict[str, Any]) -> dict[str, Any] | None:
     """What the worker compares with its request."""
     path = request.path.removeprefix(_PREFIX)
     if path in _POLLS:
-        if not all(told.get(name) for name in ("worker_id", "task_queue", "poll_request_id")):
+        if not all(told.get(name) for name in ("worker_id", "task_queue")):
             return None
-        return {
+        members = {
             "operation": _POLLS[path][0],
             "worker_id": told["worker_id"],
             "task_queue": told["task_queue"],
             "task": None,
             "poll_status": BACKEND_UNAVAILABLE,
-            "poll_request_id": told["poll_request_id"],
-            "retry_same_poll_request_id": True,
         }
+        if told.get("poll_request_id"):
+            members["poll_request_id"] = told["poll_request_id"]
+            members["retry_same_poll_request_id"] = True
+        return members
     if path in _SIGNS_OF_LIFE:
         if not told.get("worker_id"):
             return None

@@ -4,8 +4,9 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.core import instant
+from perdure.dispatch.store_watch import StoreWatch
 from perdure.protocols.durable_workflow.surfaces import DiscoverySurface, Namespaces
-from perdure.store.interface import Store, Unavailable
+from perdure.store.interface import Unavailable
 from perdure.web.message import Request, Response
 
 
@@ -14,7 +15,7 @@ class Discovery:
 
     def __init__(
         self,
-        store: Store,
+        store_watch: StoreWatch,
         clock: Clock,
         namespaces: Namespaces,
         surface: DiscoverySurface,
@@ -23,7 +24,7 @@ class Discovery:
         retention: dict[str, Any],
         auth_driver: str,
     ) -> None:
-        self._store = store
+        self._store_watch = store_watch
         self._clock = clock
         self._namespaces = namespaces
         self._surface = surface
@@ -33,18 +34,20 @@ class Discovery:
         self._auth_driver = auth_driver
 
     async def health(self, request: Request) -> Response:
-        ok = await self._database() == "ok"
-        body = {
-            "status": "serving" if ok else "degraded",
+        trouble = await self._store_watch.trouble()
+        body: dict[str, Any] = {
+            "status": "serving" if trouble is None else "degraded",
             "timestamp": instant.text(self._clock.now()),
-            "checks": {"database": "ok" if ok else "unavailable"},
+            "checks": {"database": "ok" if trouble is None else "unavailable"},
         }
-        return self._surface.answer(200 if ok else 503, body)
+        if trouble is not None:
+            body["storage"] = _trouble_view(trouble)
+        return self._surface.answer(200 if trouble is None else 503, body)
 
     async def ready(self, request: Request) -> Response:
         default = self._namespaces.default
         checks = {
-            "database": {"status": await self._database()},
+            "database": _database_check(await self._store_watch.trouble()),
             "migrations": {"status": "ok"},
             "default_namespace": {
                 "status": "ok" if default in self._namespaces.known else "missing",
@@ -68,11 +71,17 @@ class Discovery:
             namespace |= self._retention
         if self._storage_policy is not None and namespace["exists"]:
             namespace["external_payload_storage"] = self._storage_policy
-        return self._surface.answer(200, {**self._info, "namespace": namespace})
+        trouble = self._store_watch.known_trouble
+        info = {**self._info, "storage": _database_check(trouble), "namespace": namespace}
+        return self._surface.answer(200, info)
 
-    async def _database(self) -> str:
-        try:
-            await self._store.check()
-        except Unavailable:
-            return "unavailable"
-        return "ok"
+
+def _database_check(trouble: Unavailable | None) -> dict[str, Any]:
+    if trouble is None:
+        return {"status": "ok"}
+    return {"status": "unavailable", **_trouble_view(trouble)}
+
+
+def _trouble_view(trouble: Unavailable) -> dict[str, Any]:
+    """Which refusal every change gets now. The message may name hosts and stays in the log."""
+    return {"reason": trouble.reason}

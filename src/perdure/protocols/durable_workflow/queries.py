@@ -111,11 +111,14 @@ class QueryPlane:
 
     async def poll(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.QueryPollBody)
+        patience = bodies.poll_timeout(body.timeout_seconds, self._poll_timeout)
+        health = self._engine.store.health
+        health.require_pollable(is_hasty=patience == 0)
         worker = await self._require_worker(request, body)
         lease = await self._desk.poll(
             worker,
             poll_id=body.poll_request_id or None,
-            patience=bodies.poll_timeout(body.timeout_seconds, self._poll_timeout),
+            patience=patience,
             watch=request.watch,
         )
         delivery = None if lease is None else await self._deliver(lease, worker)
@@ -123,6 +126,8 @@ class QueryPlane:
             self._desk.give_back(lease)
         if lease is None:
             require_taking(worker, self._engine.rollouts.draining)
+            if (trouble := health.trouble) is not None:
+                raise trouble
         if delivery is None:
             able = bool(worker.workflow_types)
             status = PollStatus.EMPTY if able else PollStatus.NO_WORKFLOW_CAPABILITY

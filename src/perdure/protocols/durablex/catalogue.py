@@ -9,11 +9,11 @@ from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake import cron
 from perdure.core.limits import LIST_PAGE_SIZE_MAX, RUNNERS_MAX, WORKFLOWS_MAX
+from perdure.dispatch.store_watch import StoreWatch
 from perdure.engine.beat import Engine
 from perdure.engine.catalogue import Definition
 from perdure.engine.registering import APP, DEFINITION, RUNNER, RunnerLink
 from perdure.protocols.durablex.surface import DurablexSurface
-from perdure.store.interface import Unavailable
 from perdure.web.message import Request, Response
 
 
@@ -25,12 +25,14 @@ class CatalogueReader:
         engine: Engine,
         surface: DurablexSurface,
         clock: Clock,
+        store_watch: StoreWatch,
         signing_key: str | None = None,
     ) -> None:
         self._fingerprint = None if signing_key is None else fingerprint(signing_key)
         self._engine = engine
         self._clock = clock
         self._store = engine.store
+        self._store_watch = store_watch
         self._surface = surface
         self.is_draining = False
 
@@ -74,10 +76,12 @@ class CatalogueReader:
 
     async def ready(self, request: Request) -> Response:
         """GET /readyz."""
-        try:
-            await self._store.check()
-        except Unavailable:
-            body: dict[str, Any] = {"status": "not_ready", "checks": {"store": "unavailable"}}
+        if (trouble := await self._store_watch.trouble()) is not None:
+            body = {
+                "status": "not_ready",
+                "checks": {"store": "unavailable"},
+                "reason": trouble.reason,
+            }
             return self._surface.answer(503, body)
         checks = {"store": "ok"}
         if self.is_draining:

@@ -7,13 +7,15 @@ from typing import Any, TypeAlias, TypeVar
 import asyncpg
 
 from perdure.clock import monotonic_seconds
+from perdure.store.health import StoreHealth
 from perdure.store.interface import Conflict, Unavailable
 from perdure.store.postgres.errors import Lost, is_lost, translated
 
 CONNECT_SECONDS = 5.0
 """How long one attempt to connect may take."""
 PATIENCE_SECONDS = 10.0
-"""How long a caller waits for a database that is away before it is told so."""
+"""How long callers wait for a database that is away, from when it went away; then they are refused
+at once."""
 STATEMENT_SECONDS = 15.0
 """How long a statement may take before it is given up."""
 _GRACE_SECONDS = 1.0
@@ -55,11 +57,14 @@ class Line:
         pooled: bool,
         session: dict[str, str],
         greet: Callable[["Line"], Awaitable[None]] | None = None,
+        health: StoreHealth | None = None,
     ) -> None:
         self._url = url
         self._pooled = pooled
         self._session = session
         self._greet = greet
+        # Lines of one store share it; what a line finds holds for all of them.
+        self._health = StoreHealth() if health is None else health
         self._connection: Connection | None = None
         self._is_closed = False
 
@@ -75,6 +80,21 @@ class Line:
             self.drop()
         if self._is_closed:
             raise Unavailable("storage_unavailable", "the store is closed")
+        self._health.attempt_begins()
+        try:
+            connection = await self._connect_anew()
+        except (Lost, Unavailable) as error:
+            if not self._is_closed:
+                self._health.failed(_away(error))
+            raise
+        finally:
+            self._health.attempt_ended()
+        if self._greet is not None:
+            # A greeting writes, so more than reading works.
+            self._health.worked()
+        return connection
+
+    async def _connect_anew(self) -> Connection:
         try:
             # In a task of its own: the driver needs one to measure time, and a caller may be none.
             connection = await asyncio.ensure_future(self._new_connection())
@@ -112,7 +132,13 @@ class Line:
 
     async def connect_patiently(self) -> None:
         """Connect, for as long as a caller may wait."""
-        give_up_at = monotonic_seconds() + PATIENCE_SECONDS
+        if self.is_open:
+            return
+        patience = PATIENCE_SECONDS - self._health.lasting_seconds
+        trouble = self._health.trouble
+        if trouble is not None and patience < 0 and self._health.is_being_tried:
+            raise trouble
+        give_up_at = monotonic_seconds() + patience
         tries = 0
         while True:
             try:
@@ -120,9 +146,7 @@ class Line:
                 return
             except Lost as error:
                 if monotonic_seconds() > give_up_at:
-                    raise Unavailable(
-                        "storage_unavailable", f"the store cannot be reached: {error}", 1
-                    ) from error
+                    raise _away(error) from error
             await asyncio.sleep(_PAUSES[min(tries, len(_PAUSES) - 1)])
             tries += 1
 
@@ -218,6 +242,12 @@ def _heard(talking: "asyncio.Future[Any]") -> None:
     """Nobody is left who would want to know how it ended."""
     if not talking.cancelled():
         talking.exception()
+
+
+def _away(error: Lost | Unavailable) -> Unavailable:
+    if isinstance(error, Unavailable):
+        return error
+    return Unavailable("storage_unavailable", f"the store cannot be reached: {error}", 1)
 
 
 def _no_connection(error: Exception) -> Exception:

@@ -19,6 +19,7 @@ from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
+from perdure.store.health import PROBE_BYTES, StoreHealth
 from perdure.store.interface import (
     LAST_CHARACTER,
     Backlog,
@@ -88,8 +89,13 @@ class PostgresStore:
         self._epoch = 0
         self._beat = 0
         self._in_transaction = False
-        self._lane = Line(url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol)
-        self._reader_lines = [Line(url, pooled=pooled, session=SESSION) for _ in range(READERS_MAX)]
+        self.health = health = StoreHealth()
+        self._lane = Line(
+            url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol, health=health
+        )
+        self._reader_lines = [
+            Line(url, pooled=pooled, session=SESSION, health=health) for _ in range(READERS_MAX)
+        ]
         self._readers: asyncio.LifoQueue[Line] = asyncio.LifoQueue()
         for line in self._reader_lines:
             self._readers.put_nowait(line)
@@ -372,11 +378,15 @@ class PostgresStore:
             if not await self._is_on_disk():
                 raise Conflict("the connection broke before the commit") from None
             is_done = is_fenced = True
+        except Unavailable as error:
+            self.health.refused(error)
+            raise
         if not is_fenced:
             # Somebody forgot this node; a new connection enrols it again.
             self._lane.drop()
         if not is_done:
             raise Conflict("another node was faster")
+        self.health.worked()
         for run in changes.runs:
             run.version += 1
 
@@ -447,7 +457,22 @@ class PostgresStore:
         return [(QueueKey(*map(plain, row[:3])), plain(row[3])) for row in found]
 
     async def check(self) -> None:
-        await self._read("check")
+        async with self._reader() as line:
+            try:
+                await self._ask_now(line, "check")
+                if self.health.trouble is not None:
+                    await self._ask_now(line, "probe", PROBE_BYTES)
+                    await self._ask_now(line, "forget_probe")
+            except Lost as error:
+                raise _went_away(error) from error
+        self.health.worked()
+
+    async def _ask_now(self, line: Line, query: str, *values: Any) -> None:
+        """Ask without patience, but on a connection that was not broken before."""
+        try:
+            await line.ask(self._sql[query], *values)
+        except Lost:
+            await line.ask(self._sql[query], *values)
 
     async def read_run(self, run_id: str) -> Run | None:
         found = await self._read("read_run", run_id)

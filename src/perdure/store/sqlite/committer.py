@@ -45,7 +45,7 @@ class Committer:
     async def commit(self, transaction: Transaction, *, runs: int) -> None:
         """Commit an open transaction. Not cut short: once begun, its outcome is awaited."""
         if runs <= INLINE_RUNS_MAX and self._usual_seconds < INLINE_SECONDS_MAX:
-            self._commit(transaction)
+            self.commit_here(transaction)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -66,7 +66,8 @@ class Committer:
         self._jobs.put(None)
         self._thread.join()
 
-    def _commit(self, transaction: Transaction) -> None:
+    def commit_here(self, transaction: Transaction) -> None:
+        """Commit on the thread that asks for it."""
         began_at = self._clock()
         try:
             transaction.execute("commit")
@@ -81,7 +82,7 @@ class Committer:
             transaction, loop, done = job
             error: apsw.Error | None = None
             try:
-                self._commit(transaction)
+                self.commit_here(transaction)
             except apsw.Error as raised:
                 error = raised
             loop.call_soon_threadsafe(_finish, done, error)

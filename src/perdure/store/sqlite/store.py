@@ -23,6 +23,7 @@ from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
+from perdure.store.health import PROBE_BYTES, StoreHealth
 from perdure.store.interface import (
     LAST_CHARACTER,
     Backlog,
@@ -83,6 +84,7 @@ class SqliteStore:
         self._guard = FileGuard(path)
         self._sql = dict(load_shortened(PACKAGE))
         self._committer = Committer()
+        self.health = StoreHealth()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
         self._writer: apsw.Connection
         self._reader: apsw.Connection
@@ -271,10 +273,13 @@ class SqliteStore:
             await self._committer.commit(writer, runs=weight)
         except apsw.Error as error:
             self._roll_back()
-            raise unavailable(error) from error
+            refusal = unavailable(error)
+            self.health.refused(refusal)
+            raise refusal from error
         except BaseException:
             self._roll_back()
             raise
+        self.health.worked()
 
     async def release(self) -> None:
         """Nothing: a transaction begins with the commit."""
@@ -318,6 +323,22 @@ class SqliteStore:
 
     async def check(self) -> None:
         self._read("check", ())
+        # A transaction that is open belongs to the beat, and its end says more than ours.
+        if self.health.trouble is not None and not self._writer.in_transaction:
+            self._probe()
+
+    def _probe(self) -> None:
+        """Write as much as a beat may write. On the loop: the beat has no other connection."""
+        writer = self._writer
+        try:
+            for query, values in (("probe", (PROBE_BYTES,)), ("forget_probe", ())):
+                writer.execute("begin immediate")
+                writer.execute(self._sql[query], values)
+                self._committer.commit_here(writer)
+        except apsw.Error as error:
+            self._roll_back()
+            raise unavailable(error) from error
+        self.health.worked()
 
     async def read_run(self, run_id: str) -> Run | None:
         found = self._read("read_run", (run_id,))

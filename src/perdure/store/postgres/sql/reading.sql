@@ -273,6 +273,17 @@ select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 -- name: check
 select 1
 
+-- name: probe
+-- Writes so many bytes, which cannot be compressed, to see whether the disk takes them.
+insert into perdure.meta (key, value)
+select 'probe', string_agg(md5(number::text), '')
+  from generate_series(1, :size_bytes::int / 32) as number
+    on conflict (key) do update set value = excluded.value
+
+-- name: forget_probe
+delete from perdure.meta
+ where key = 'probe'
+
 -- name: tell
 -- A hint for every node that listens.
 select pg_notify(:channel::text, :text::text)

@@ -202,6 +202,15 @@ select distinct namespace, queue, kind, name
 -- name: check
 select 1
 
+-- name: probe
+-- Writes so many bytes to see whether the disk takes them.
+insert or replace into meta (key, value)
+values ('probe', zeroblob(:size_bytes))
+
+-- name: forget_probe
+delete from meta
+ where key = 'probe'
+
 -- name: load_lease_owners
 -- Everybody who holds a lease.
 select namespace, task_owner
