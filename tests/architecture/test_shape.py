@@ -11,6 +11,8 @@ COMFORTABLE = 500
 
 TASKS: dict[str, tuple[int, str]] = {
     "web/server.py": (1, "one per handler that needs it; kept in a set, awaited by the drain"),
+    "sdk/offload.py": (1, "one per fetched result; awaited together before a pass begins"),
+    "sdk/session.py": (1, "a pass whose results are fetched first; cancelled with its socket"),
     "sdk/passes.py": (2, "a handler and the bodies of its steps; ended with their pass"),
     "sdk/connect.py": (2, "dialling, awaited at once; a context's connection, by its end"),
     "sdk/endpoint.py": (1, "registering; cancelled by the stop"),
@@ -26,6 +28,10 @@ TASKS: dict[str, tuple[int, str]] = {
         "an errand to another node; kept until done, cancelled by the drain",
     ),
     "dispatch/lending.py": (1, "a read of what was handed over; kept in a set until it is done"),
+    "protocols/durablex/connect.py": (
+        1,
+        "one per pass whose stored results are read first; cancelled when the server closes",
+    ),
     "protocols/durablex/serve.py": (1, "one per pass under way; cancelled when the server closes"),
     "protocols/durablex/explaining.py": (1, "the question ends with the stream of its client"),
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
@@ -87,6 +93,7 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
         "web/server.py": "paces the sweep of silent connections",
         "sdk/client.py": "paces the looks at a run that is waited for",
         "sdk/endpoint.py": "paces registrations",
+        "sdk/offload.py": "paces the tries of an upload or a fetch",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",
         "dispatch/polling.py": "leaves a sick disk alone for a moment",
         "dispatch/sessions.py": "leaves a sick disk alone for a moment",

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvloop
@@ -66,7 +67,7 @@ def play(story: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def connected(app: App, server: ServerProcess) -> AsyncIterator[Client]:
+async def connected(app: App, server: ServerProcess, port: int = 0) -> AsyncIterator[Client]:
     """A runner of the app, and a client of the same engine, once the app is known there."""
     async with (
         Connection(app, engine_url=server.url, redial_seconds=0.05, redial_seconds_max=0.2),
@@ -77,10 +78,10 @@ async def connected(app: App, server: ServerProcess) -> AsyncIterator[Client]:
 
 
 @contextlib.asynccontextmanager
-async def served(app: App, server: ServerProcess) -> AsyncIterator[Client]:
-    """The same, called by the engine."""
+async def served(app: App, server: ServerProcess, port: int = 0) -> AsyncIterator[Client]:
+    """The same, called by the engine, perhaps where another runner was before."""
     async with (
-        serving(app, port=0, engine_url=server.url, signing_key=SIGNING_KEY),
+        serving(app, port=port, engine_url=server.url, signing_key=SIGNING_KEY),
         Client(engine_url=server.url, app=app.name) as client,
     ):
         await known(client, app)
@@ -99,7 +100,7 @@ async def started(client: Client, event: str, data: object) -> str:
     return sent.run_id
 
 
-Transport = Callable[[App, ServerProcess], contextlib.AbstractAsyncContextManager[Client]]
+Transport = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
 TRANSPORTS = [
     pytest.param(connected, id="connect"),
     pytest.param(served, id="serve"),
@@ -533,5 +534,56 @@ def test_a_limit_holds_over_all_nodes_and_nobody_is_forgotten(server: ServerProc
             ended = await asyncio.gather(*(finished(client, run_id) for run_id in run_ids))
             assert [run.status for run in ended] == ["succeeded"] * runs
             assert 1 <= most <= limit
+
+    play(story)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_results_of_many_times_a_message_survive_a_new_runner(
+    server: ServerProcess, transport: Transport
+) -> None:
+    app = App("shop")
+    worked: list[int] = []
+
+    def page(number: int) -> str:
+        worked.append(number)
+        return chr(97 + number % 26) * 500 * 1024
+
+    async def later(number: int) -> list[str]:
+        return [page(number)]
+
+    @app.workflow("scan")
+    async def scan(ctx: Context) -> object:
+        pages = [await ctx.step.run(f"page {n}", page, n) for n in range(10)]
+        pages += await asyncio.gather(
+            *(ctx.step.run(f"page {n}", page, n) for n in range(10, 20)),
+        )
+        small = await asyncio.gather(
+            *(ctx.step.run(f"small {n}", lambda n=n: str(n) * 30_000) for n in range(20))
+        )
+        await ctx.step.wait_for_event("go", "go", timeout="1h")
+        for n in range(20, 40):
+            pages += await ctx.step.run(f"page {n}", later, n)
+        return [[text[0], len(text)] for text in pages], [len(text) for text in small]
+
+    async def story() -> None:
+        async with transport(app, server) as client:
+            run_id = await started(client, "scan", None)
+            await client.until_step(run_id, "go")
+            (runner,) = await client._told("GET", "/runners")
+        port = urlsplit(runner["url"]).port or 0
+        async with transport(app, server, port) as client:
+            await client.send("go")
+            run = await finished(client, run_id)
+            assert run.status == "succeeded", run
+            pages, small = run.result
+            assert pages == [[chr(97 + n % 26), 512_000] for n in range(40)]
+            assert small == [30_000] * 10 + [60_000] * 10
+            assert worked == list(range(40)), "nothing is done twice"
+            steps = {step.name: step for step in await client.steps(run_id)}
+            last = steps["page 39"]
+            assert last.output is None
+            assert last.output_ref is not None
+            assert await client.stored_output(run_id, last.output_ref) == ["n" * 512_000]
 
     play(story)

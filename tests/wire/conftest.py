@@ -42,6 +42,7 @@ ON_BOTH_STORES = {
     "test_push_streams",
     "test_push_reading",
     "test_push_recovery",
+    "test_push_results",
     "test_push_retention",
     "test_push_seed",
     "test_push_routing",

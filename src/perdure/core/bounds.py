@@ -38,6 +38,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     pending_signals_max: int = limits.PENDING_SIGNALS_MAX
     pending_updates_max: int = limits.PENDING_UPDATES_MAX
     history_events_max: int = limits.HISTORY_EVENTS_MAX
+    step_results_bytes_max: int = limits.STEP_RESULTS_BYTES_MAX
     history_page_size_default: int = limits.HISTORY_PAGE_SIZE_DEFAULT
     history_page_size_max: int = limits.HISTORY_PAGE_SIZE_MAX
     continue_as_new_events: int = limits.CONTINUE_AS_NEW_EVENTS

@@ -23,6 +23,9 @@ _HARDLY_LONGER: Final = 60 * limits.SECOND
 """A repeated upload that would give less time than this anew writes nothing."""
 
 CODECS: Final = frozenset({"avro"})
+"""Of payloads that clients upload and name."""
+JSON: Final = "json"
+"""Of results of steps: these belong to one run, and only its runners name and fetch them."""
 
 _ALPHABET: Final = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -70,6 +73,13 @@ def reference_to(namespace: str, codec: str, size_bytes: int, sha256: str) -> Re
     whole = hashlib.sha256("\0".join((namespace, codec, str(size_bytes), sha256)).encode())
     digits = base64.b32encode(whole.digest())[:26].decode().translate(_ALPHABET)
     return Reference(f"ep_{digits}", codec, size_bytes, sha256)
+
+
+def result_reference(namespace: str, run_id: str, size_bytes: int, sha256: str) -> Reference:
+    """The reference of a step's result. It is of one run: no other run can name these bytes."""
+    found = reference_to(f"{namespace}\0{run_id}", JSON, size_bytes, sha256)
+    assert found.codec == JSON
+    return found
 
 
 def is_reference_id(text: str) -> bool:

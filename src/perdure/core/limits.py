@@ -165,7 +165,19 @@ STEP_ID_LENGTH_MAX = 256
 STEP_NAME_LENGTH_MAX = 1_024
 STEP_DELAY_MAX = 10 * 366 * 86_400 * SECOND
 CALL_DEPTH_MAX = 32
+STEP_RESULTS_BYTES_MAX = 32 * 1_048_576
+STEP_RESULTS_BYTES_CEILING = 1_024 * 1_048_576
+STEP_RESULT_BYTES_MAX = EXTERNAL_PAYLOAD_BYTES_MAX
+OFFLOAD_BYTES = 65_536
+OFFLOAD_SMALL_BYTES = 4_096
+"""Larger results of steps are stored apart from their run: of any run, and of one whose inline
+results come to `INLINE_RESULTS_BYTES` already."""
+INLINE_RESULTS_BYTES = 524_288
+STORED_RESULTS_SHOWN_BYTES_MAX = 1_048_576
+"""How much of what is stored apart stands in the list of the steps of a run."""
 PASS_BYTES_MAX = 1_048_576
+SERVED_PASS_BYTES_MAX = 16 * 1_048_576
+"""A request to a runner that serves HTTP and cannot fetch results."""
 PASS_TRIES_MAX = 5
 PASS_BACKOFF = SECOND // 4
 PASS_BACKOFF_MAX = 10 * SECOND

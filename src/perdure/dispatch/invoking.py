@@ -4,14 +4,22 @@ import asyncio
 import logging
 
 from perdure.clock import Clock
+from perdure.core.external import Reference, result_reference
 from perdure.core.limits import PASS_LEASE_TIMEOUT, SECOND
-from perdure.core.push.command import Broke, PassReply
+from perdure.core.push.command import Broke, PassReply, Progressed, Refused, ReportStep
 from perdure.core.push.passing import error_of
-from perdure.core.rejection import Rejection
+from perdure.core.rejection import (
+    ExternalPayloadExpired,
+    ExternalPayloadIntegrityMismatch,
+    ExternalPayloadNotFound,
+    Rejection,
+)
 from perdure.core.run.state import Run
 from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
+from perdure.engine.operation import Operation
 from perdure.engine.passes import ApplyPass, ReleasePasses
+from perdure.engine.payloads import NamePayloads
 from perdure.engine.workflow_tasks import RenewWorkflowTask
 from perdure.store.interface import Unavailable
 
@@ -19,6 +27,14 @@ log = logging.getLogger(__name__)
 
 OWNER_PREFIX = "pass:"
 """What the owners of leases are called that are no workers."""
+
+RESULT_MISSING = "step_result_missing"
+"""Why a run fails whose runner reports a result that it did not upload, or long ago."""
+_RESULT_MISSING = (
+    ExternalPayloadNotFound,
+    ExternalPayloadExpired,
+    ExternalPayloadIntegrityMismatch,
+)
 
 _LOOK = SECOND
 """How often to look whether a pass needs a longer lease, or has taken too long."""
@@ -79,7 +95,7 @@ class Invoker:
             self.finish(call, Broke(error=error_of(why), logs=[]))
 
     def _decide(self, call: Call, reply: PassReply, *, tries: int) -> None:
-        operation = ApplyPass(
+        operation: Operation = ApplyPass(
             call.namespace,
             call.run_id,
             call.report,
@@ -87,6 +103,9 @@ class Invoker:
             executed_by=call.runner.runner_id,
             waits_out_backoffs=call.runner.is_impatient,
         )
+        uploaded = _uploaded(call, reply)
+        if uploaded:
+            operation = NamePayloads(operation, call.namespace, uploaded)
         try:
             decided = self._engine.submit(operation)
         except Unavailable as error:
@@ -99,6 +118,10 @@ class Invoker:
             error = future.exception()
             if isinstance(error, Unavailable):
                 self._try_again(call, reply, error, tries)
+            elif isinstance(error, _RESULT_MISSING):
+                # Asking again would only repeat what the steps did.
+                told = error_of(f"a reported result is not there: {error.message}", RESULT_MISSING)
+                self._decide(call, Refused(error=told, logs=[]), tries=0)
             elif isinstance(error, Rejection):
                 # The run was closed meanwhile, or its lease ended and somebody else has it.
                 log.info("an answer for run %s is dropped: %s", call.run_id, error.message)
@@ -150,3 +173,17 @@ class Invoker:
                 await asyncio.wait_for(self._idle.wait(), seconds)
             except TimeoutError:
                 log.info("%d passes are left to others", len(self._calls))
+
+
+def _uploaded(call: Call, reply: PassReply) -> list[Reference]:
+    """The uploaded results that an answer names. Whose they are is known from the call alone."""
+    if not isinstance(reply, Progressed):
+        return []
+    found = [
+        result_reference(
+            call.namespace, call.vault, command.stored.size_bytes, command.stored.sha256
+        )
+        for command in reply.commands
+        if isinstance(command, ReportStep) and command.stored is not None
+    ]
+    return list(dict.fromkeys(found))

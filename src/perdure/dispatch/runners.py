@@ -10,6 +10,7 @@ from typing import Protocol
 from perdure.core.fleet.routing import split_pass_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PASSES_PER_RUNNER_MAX, RUNNERS_MAX
+from perdure.core.push.result import vault_of
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.state import Run
 from perdure.engine.matching import Poller
@@ -30,6 +31,7 @@ class Call:
         "run_id",
         "runner",
         "sent_at",
+        "vault",
     )
 
     def __init__(self, runner: "Runner", run: Run, now: int) -> None:
@@ -39,6 +41,7 @@ class Call:
         self.runner = runner
         self.namespace = run.namespace
         self.run_id = run.run_id
+        self.vault = vault_of(run)
         self.number, self.attempt = task.number, task.attempt
         self.sent_at = now
         self.lease_until = task.lease.expires_at
@@ -86,6 +89,7 @@ class Runner:
         link: Link,
         send: "Callable[[Runner, Run], None]",
         is_impatient: bool = False,
+        fetches_results: bool = False,
     ) -> None:
         self.key = key
         self.runner_id = runner_id
@@ -95,6 +99,8 @@ class Runner:
         self.is_gone = False
         # Whether it answers nothing as long as its code finds no new step.
         self.is_impatient = is_impatient
+        # Whether it fetches results of steps that are stored apart.
+        self.fetches_results = fetches_results
         self._send = send
         self.worker = Worker(
             namespace=key.namespace,

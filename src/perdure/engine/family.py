@@ -17,8 +17,10 @@ from perdure.core.push.effect import (
     Joined,
     LeavesSlot,
     Listened,
+    Offloaded,
     Pinned,
     Posted,
+    ResultsGrew,
     Scored,
     ScoredElsewhere,
     WantsMeter,
@@ -54,6 +56,7 @@ from perdure.engine.scoring import KeepScore, ScoreAnother
 from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, DispatchCall
 from perdure.engine.slots import LetGo, TakeSlot
 from perdure.engine.spending import RecordSpend
+from perdure.engine.step_results import BoundResults, KeepResult
 from perdure.engine.world import World
 
 
@@ -108,6 +111,10 @@ def follow(effect: Effect) -> Operation:
             return KeepScore(effect)
         case ScoredElsewhere():
             return ScoreAnother(effect)
+        case Offloaded():
+            return KeepResult(effect)
+        case ResultsGrew():
+            return BoundResults(effect)
         case StartRun():
             raise AssertionError("a new run is taken in at once")
         case _:

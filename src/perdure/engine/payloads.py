@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from perdure.core import external
+from perdure.core import external, limits
 from perdure.core.external import Custody, Reference, Stored
 from perdure.core.references import MARK, find_references, references_in
 from perdure.core.run.state import Run
@@ -274,6 +274,14 @@ def share_payloads(world: World, source: str, target: str, encoded: bytes | None
     references = find_references(encoded)
     if references:
         world.follow_ups.append(SharePayloads(source, target, references))
+
+
+async def loose_part(store: Store) -> float:
+    """Which part of what may be loose is so: uploaded, and named by nothing yet."""
+    loose = await store.read_loose_payloads()
+    return max(
+        loose.number / limits.LOOSE_PAYLOADS_MAX, loose.size_bytes / limits.LOOSE_PAYLOADS_BYTES_MAX
+    )
 
 
 async def require_payloads(

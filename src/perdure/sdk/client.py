@@ -14,7 +14,7 @@ from perdure.sdk.http import Answer, HttpClient
 from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.settings import resolve
 from perdure.sdk.steps import ABSENT, judged
-from perdure.sdk.wire import Fork, Json, StepError, encode, encoded
+from perdure.sdk.wire import Fork, Json, Ref, StepError, encode, encoded
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
 LOOK_SECONDS = 0.02
@@ -92,6 +92,8 @@ class StepRow(msgspec.Struct, frozen=True, rename="camel"):
     attempt: int = 1
     input: Json = None
     output: Json = None
+    output_ref: Ref | None = None
+    """Where the output is stored if it is large; then it may be missing here."""
     error: StepError | None = None
 
 
@@ -163,6 +165,11 @@ class Client:
         """The steps of a run, in the order in which they were first seen."""
         answer = await self._ask("GET", f"/runs/{quote(run_id, safe='')}/steps")
         return _read(answer, list[StepRow])
+
+    async def stored_output(self, run_id: str, ref: Ref) -> Json:
+        """The output of a step that is stored apart because it is large."""
+        target = f"/runs/{quote(run_id, safe='')}/payloads/{quote(ref.id, safe='')}"
+        return await self._told("GET", target)
 
     async def workflows(self) -> list[dict[str, Json]]:
         """What is registered, as the engine shows it."""

@@ -14,6 +14,7 @@ from typing import Self
 from perdure.sdk.channel import Channel, Ending, NoChannel, dial
 from perdure.sdk.clock import now_ms
 from perdure.sdk.limits import GRACE_SECONDS
+from perdure.sdk.offload import ResultStore
 from perdure.sdk.registration import registration
 from perdure.sdk.session import Session, Terms
 from perdure.sdk.settings import resolve, resolve_seconds
@@ -52,6 +53,7 @@ class Connection:
         self.registered = asyncio.Event()
         """Set while our registration has gone out on an open socket."""
         told = registration(app, self._settings, framework="connect")
+        self._results = ResultStore(self._settings)
         self._terms = Terms(
             app,
             encode({"type": "runner.register", "payload": told}),
@@ -59,6 +61,7 @@ class Connection:
             resolve_seconds(pong_seconds, "DURATON_CONNECT_PONG_TIMEOUT_MS", 10_000),
             clock,
             self.registered.set,
+            self._results,
         )
         self._redial_seconds = resolve_seconds(
             redial_seconds, "DURATON_CONNECT_RECONNECT_INITIAL_MS", 500
@@ -99,6 +102,7 @@ class Connection:
             self._dialling.cancel()
         if self._running is not None:
             await self._running
+        await self._results.close()
 
     async def __aenter__(self) -> Self:
         self._running = asyncio.get_running_loop().create_task(self.run())

@@ -15,6 +15,7 @@ from perdure.sdk.clock import now_ms
 from perdure.sdk.errors import ApiError
 from perdure.sdk.http import HttpClient
 from perdure.sdk.limits import INVOKE_BYTES_MAX
+from perdure.sdk.offload import ResultStore
 from perdure.sdk.passes import execute
 from perdure.sdk.registration import registration
 from perdure.sdk.settings import resolve
@@ -60,6 +61,7 @@ class Endpoint:
             region=region,
             runner=runner,
         )
+        self._results = ResultStore(self._settings)
         self._registration = encode(registration(app, self._settings, framework=framework, url=url))
         self._heartbeat_seconds = heartbeat_seconds
         self._retry_seconds = retry_seconds
@@ -84,7 +86,7 @@ class Endpoint:
             invoke = read_invoke(body)
         except ValueError as error:
             return refusal(400, str(error))
-        return await execute(self._app, invoke, clock=self._clock)
+        return await execute(self._app, invoke, clock=self._clock, store=self._results)
 
     async def start(self) -> None:
         """Begin to register. It does not wait for the engine; `registered` tells."""
@@ -98,6 +100,7 @@ class Endpoint:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._registering
             self._registering = None
+        await self._results.close()
 
     async def __aenter__(self) -> Self:
         await self.start()

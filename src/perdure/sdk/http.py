@@ -42,14 +42,23 @@ class HttpClient:
         self._idle: list[_Line] = []
 
     async def request(
-        self, method: str, target: str, body: bytes | None = None, *, seconds: float = 30.0
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        seconds: float = 30.0,
     ) -> Answer:
-        """Send a request and return its whole answer; `ApiError` 0 if there is none."""
+        """Send a request and return its whole answer; `ApiError` 0 if there is none.
+
+        A body is JSON unless the headers say otherwise.
+        """
         lines = [f"{method} {self._path}{target} HTTP/1.1\r\n", self._head]
         if body is not None or method != "GET":
-            lines.append(
-                f"content-type: application/json\r\ncontent-length: {len(body or b'')}\r\n"
-            )
+            told = headers or {"content-type": "application/json"}
+            lines += [f"{name}: {value}\r\n" for name, value in told.items()]
+            lines.append(f"content-length: {len(body or b'')}\r\n")
         message = "".join([*lines, "\r\n"]).encode("latin-1") + (body or b"")
         try:
             async with asyncio.timeout(seconds):

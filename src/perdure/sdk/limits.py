@@ -26,6 +26,15 @@ HEAD_BYTES_MAX = 32_768
 INVOKE_BYTES_MAX = 16 * 1_048_576
 """An invoke over HTTP, where the engine has no limit of its own."""
 
+REPLY_INLINE_BYTES_MAX = 524_288
+"""What the results in one reply may come to; of what follows, all but small ones are uploaded."""
+SMALL_RESULT_BYTES = 1_024
+RESULTS_CACHED_BYTES_MAX = 64 * 1_048_576
+"""Large results that a runner remembers from one pass to the next."""
+FETCHES_AT_ONCE_MAX = 8
+RESULT_TRIES_MAX = 5
+RESULT_BACKOFF_SECONDS = 0.1
+
 ANSWER_BYTES_MAX = 64 * 1_048_576
 """An answer of the engine to its client."""
 CONNECTIONS_IDLE_MAX = 16

@@ -30,6 +30,7 @@ from perdure.sdk.limits import (
 )
 from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
+from perdure.sdk.offload import ResultError, ResultStore, Uploads, is_complete, uploads_of
 from perdure.sdk.policies import Retry
 from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
 from perdure.sdk.steps import ABSENT, Report, Step
@@ -66,10 +67,16 @@ async def execute(
     *,
     clock: Callable[[], int] = now_ms,
     stand_ins: StandIns | None = None,
+    store: ResultStore | None = None,
 ) -> Reply:
     """Play one pass and return its answer."""
+    if store is not None and not is_complete(invoke):
+        try:
+            await store.complete(invoke)
+        except ResultError as error:
+            return refusal(500, _message(error))
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    playing = begin(app, invoke, answered.set_result, clock=clock, stand_ins=stand_ins)
+    playing = begin(app, invoke, answered.set_result, clock=clock, stand_ins=stand_ins, store=store)
     try:
         return await answered
     except asyncio.CancelledError:
@@ -85,6 +92,7 @@ def begin(
     *,
     clock: Callable[[], int] = now_ms,
     stand_ins: StandIns | None = None,
+    store: ResultStore | None = None,
 ) -> "Pass | None":
     """Begin a pass whose reply goes to `answer`; None if that was called already."""
     name = invoke.ctx.workflow or invoke.event.name
@@ -98,7 +106,8 @@ def begin(
     if handler is None:
         answer(result(_NOTHING, []))
         return None
-    return Pass(invoke, name, handler, answer, clock, stand_ins, app)
+    uploads = uploads_of(store, invoke)
+    return Pass(invoke, name, handler, answer, clock, stand_ins, app, uploads)
 
 
 class Pass:
@@ -124,6 +133,7 @@ class Pass:
         "_patience",
         "_stand_ins",
         "_task",
+        "_uploads",
         "called",
     )
 
@@ -136,7 +146,9 @@ class Pass:
         clock: Callable[[], int],
         stand_ins: StandIns | None,
         app: App,
+        uploads: Uploads | None,
     ) -> None:
+        self._uploads = uploads
         self._answer = answer
         self._stand_ins = stand_ins
         self._memos = invoke.steps
@@ -262,20 +274,31 @@ class Pass:
         begun = 0.0 if report is None else self._loop.time()
         try:
             value = function(*args)
+            data = None
+            if not inspect.isawaitable(value):
+                data = self._encoded(value)
+                if not self._takes_inline(data):
+                    value = _returned(value)
             if inspect.isawaitable(value):
                 running = self._loop.create_task(self._await_body(opcode, value, report, begun))
                 self._bodies.add(running)
             else:
-                self._note_result(opcode, value, report, begun)
+                assert data is not None
+                self._note_result(opcode, data, value, report, begun)
         except Exception as error:
             opcode |= _failure(error)
         finally:
             scope.reset(outside)
 
     def _note_result(
-        self, opcode: Opcode, value: object, report: Report | None, begun: float
+        self,
+        opcode: Opcode,
+        data: msgspec.Raw,
+        value: object,
+        report: Report | None,
+        begun: float,
     ) -> None:
-        opcode["data"] = encoded(value)
+        opcode["data"] = data
         if report is not None:
             opcode |= report(value, round(1_000 * (self._loop.time() - begun)))
 
@@ -283,7 +306,11 @@ class Pass:
         self, opcode: Opcode, value: Awaitable[object], report: Report | None, begun: float
     ) -> None:
         try:
-            self._note_result(opcode, await value, report, begun)
+            returned = await value
+            data = self._encoded(returned)
+            self._note_result(opcode, data, returned, report, begun)
+            if not self._takes_inline(data):
+                await self._upload(opcode, data)
         except asyncio.CancelledError:
             if self._is_over:
                 raise
@@ -296,6 +323,29 @@ class Pass:
             self._bodies.discard(running)
             if not self._bodies and not self._is_over:
                 self._look()
+
+    def _encoded(self, value: object) -> msgspec.Raw:
+        return (
+            encoded(value)
+            if self._uploads is None
+            else encoded(value, self._uploads.result_bytes_max)
+        )
+
+    def _takes_inline(self, data: msgspec.Raw) -> bool:
+        """Whether the reply carries a result; if so, it counts from now on."""
+        return self._uploads is None or self._uploads.take_inline(len(data))
+
+    async def _upload(self, opcode: Opcode, data: msgspec.Raw) -> None:
+        """Store a result that the reply does not carry."""
+        assert self._uploads is not None
+        try:
+            ref = await self._uploads.upload(bytes(data))
+        except ResultError:
+            del opcode["data"]
+            raise
+        if ref is not None:
+            del opcode["data"]
+            opcode["dataRef"] = ref
 
     # The handler ----------------------------------------------------------------------------------
 
@@ -412,6 +462,10 @@ class Pass:
         # They hold us, and a pass must not need the collector to be gone.
         self._blocked.clear()
         self._awaited = self._handler = None
+
+
+async def _returned(value: object) -> object:
+    return value
 
 
 def _failure(error: Exception) -> Opcode:

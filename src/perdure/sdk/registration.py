@@ -29,6 +29,7 @@ def registration(app: App, settings: Settings, *, framework: str, url: str | Non
         "minProtocolVersion": OWN_RANGE[0],
         "maxProtocolVersion": OWN_RANGE[1],
     }
+    told["offload"] = True
     if settings.region:
         told["region"] = settings.region
     if settings.signing_key and url is not None:

@@ -11,6 +11,7 @@ import msgspec
 
 from perdure.sdk.channel import Channel
 from perdure.sdk.limits import MESSAGE_BYTES_MAX, PASSES_MAX, PASSES_WAITING_MAX
+from perdure.sdk.offload import ResultError, ResultStore, is_complete
 from perdure.sdk.passes import Pass, begin
 from perdure.sdk.versions import OWN_RANGE, common, range_of
 from perdure.sdk.wire import Invoke, Json, Reply, encode, refusal, too_large
@@ -35,6 +36,7 @@ class Terms:
     pong_seconds: float
     clock: Callable[[], int]
     on_registered: Callable[[], None]
+    store: ResultStore | None = None
 
 
 class _Hello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
@@ -67,7 +69,7 @@ class Session:
         self._terms = terms
         self._channel: Channel | None = None
         self._early: list[bytes] = []
-        self._playing: dict[int, Pass] = {}
+        self._playing: dict[int, Pass | _Completing] = {}
         self._waiting: deque[_Invoked] = deque()
         self._count = 0
         self._is_draining = False
@@ -188,9 +190,19 @@ class Session:
     def _play(self, invoked: _Invoked) -> None:
         self._count += 1
         answer = partial(self._answer, self._count, invoked.id)
-        playing = begin(self._terms.app, invoked.payload, answer, clock=self._terms.clock)
+        store = self._terms.store
+        if store is None or is_complete(invoked.payload):
+            self._begin(self._count, invoked.payload, answer)
+        else:
+            self._playing[self._count] = _Completing(
+                store, invoked.payload, partial(self._begin, self._count), answer
+            )
+
+    def _begin(self, number: int, invoke: Invoke, answer: Callable[[Reply], None]) -> None:
+        terms = self._terms
+        playing = begin(terms.app, invoke, answer, clock=terms.clock, store=terms.store)
         if playing is not None:
-            self._playing[self._count] = playing
+            self._playing[number] = playing
 
     def _answer(self, number: int, id: str, reply: Reply) -> None:
         self._send(id, reply)
@@ -206,6 +218,36 @@ class Session:
         if len(message) > MESSAGE_BYTES_MAX:
             message = _result(id, refusal(500, f"this reply: {too_large(len(message))}"))
         self._channel.send(message)
+
+
+class _Completing:
+    """A pass that cannot begin before the rest of its invoke has been fetched."""
+
+    def __init__(
+        self,
+        store: ResultStore,
+        invoke: Invoke,
+        begin: Callable[[Invoke, Callable[[Reply], None]], None],
+        answer: Callable[[Reply], None],
+    ) -> None:
+        self._store = store
+        self._invoke = invoke
+        self._begin = begin
+        self._answer = answer
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def abandon(self) -> None:
+        """End it without an answer."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._store.complete(self._invoke)
+        except ResultError as error:
+            log.warning("a pass cannot begin: %s", error)
+            self._answer(refusal(500, str(error)))
+        else:
+            self._begin(self._invoke, self._answer)
 
 
 def _result(id: str, reply: Reply) -> bytes:

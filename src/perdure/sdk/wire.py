@@ -20,10 +20,19 @@ class StepError(msgspec.Struct, frozen=True, omit_defaults=True):
     stack: str | None = None
 
 
+class Ref(msgspec.Struct, frozen=True):
+    """Where the engine has a result that is too large for a message."""
+
+    id: str
+    sha256: str
+    size: int
+
+
 class Memo(msgspec.Struct, frozen=True):
     """What the engine remembers of a step: its result, its failure, or that it has begun."""
 
     data: Json = None
+    ref: Ref | None = None
     error: StepError | None = None
     pending: bool = False
 
@@ -58,6 +67,15 @@ class SpendCap(msgspec.Struct, frozen=True, rename="camel"):
     max_tokens: int | None = None
 
 
+class Offload(msgspec.Struct, frozen=True, rename="camel"):
+    """That the engine stores large results, from which size on, and how large they may be."""
+
+    threshold_bytes: int = 65_536
+    max_bytes: int = MESSAGE_BYTES_MAX
+    after: int | None = None
+    """Where the memo goes on that did not fit into the invoke."""
+
+
 class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     """What the engine tells of the run."""
 
@@ -73,6 +91,7 @@ class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     eval: Json = None
     spent: Spent | None = None
     cap: SpendCap | None = None
+    offload: Offload | None = None
 
 
 class Invoke(msgspec.Struct, frozen=True):
@@ -82,6 +101,13 @@ class Invoke(msgspec.Struct, frozen=True):
     steps: dict[str, Memo]
     ctx: RunContext
     events: list[AppEvent] | None = None
+
+
+class MemoPage(msgspec.Struct, frozen=True):
+    """A part of a memo that did not fit into an invoke."""
+
+    steps: dict[str, Memo]
+    after: int | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
@@ -127,17 +153,18 @@ def _reply(status: int, body: dict[str, object]) -> Reply:
         return Reply(400, encode({"error": f"this reply cannot be sent: {error}"}))
 
 
-def too_large(size: int) -> str:
+def too_large(size: int, most: int = MESSAGE_BYTES_MAX) -> str:
     """What is said instead of something that no message can carry."""
-    return f"{size} bytes are over the limit of {MESSAGE_BYTES_MAX} for one message"
+    what = "one message" if most == MESSAGE_BYTES_MAX else "one result"
+    return f"{size} bytes are over the limit of {most} for {what}"
 
 
-def encoded(value: object) -> msgspec.Raw:
+def encoded(value: object, most: int = MESSAGE_BYTES_MAX) -> msgspec.Raw:
     """A value as the JSON that will be sent."""
     try:
         data = encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise UnsendableError(f"JSON cannot carry {type(value).__name__}: {error}") from error
-    if len(data) > MESSAGE_BYTES_MAX:
-        raise UnsendableError(too_large(len(data)))
+    if len(data) > most:
+        raise UnsendableError(too_large(len(data), most))
     return msgspec.Raw(data)

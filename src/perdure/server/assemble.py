@@ -85,6 +85,7 @@ from perdure.protocols.durablex.people import people_routes
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.scores import Scores
 from perdure.protocols.durablex.serve import Serve
+from perdure.protocols.durablex.step_results import StepResults
 from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhook_routes import flow_routes
@@ -301,7 +302,7 @@ class Server:
         self.catalogue = CatalogueReader(
             self.engine, push_surface, clock, self.store_watch, settings.signing_key
         )
-        runs = Runs(self.engine, push_surface)
+        runs = Runs(self.engine, push_surface, bounds)
         self.streaming = Streaming(self.engine, runs, self.watchers, clock)
         run_control = RunControl(self.engine, runs, push_surface)
         if self.neighbours is not None:
@@ -316,6 +317,7 @@ class Server:
             run_control,
             self.streaming,
             Figures(self.engine, push_surface, clock),
+            StepResults(self.engine, runs, push_surface, clock),
         )
         push_routes += people_routes(
             push_surface,
@@ -404,6 +406,7 @@ class Server:
     async def close(self) -> None:
         """Let go of the store."""
         self.serve.close()
+        self.connect.close()
         await self.store_watch.close()
         if self.neighbours is not None:
             await self.neighbours.close()

@@ -108,6 +108,12 @@ BOUNDS: Mapping[str, Choice] = {
     "DW_MAX_HISTORY_EVENTS": Choice(
         "history_events_max", 100, _HISTORY, "events of a run, which fails with more of them"
     ),
+    "DW_MAX_STEP_RESULTS_BYTES": Choice(
+        "step_results_bytes_max",
+        1_024,
+        limits.STEP_RESULTS_BYTES_CEILING,
+        "bytes of all step results of a push run, which fails with more of them",
+    ),
     "DW_HISTORY_PAGE_SIZE_DEFAULT": Choice(
         "history_page_size_default", 1, _PAGE, "events of a page when a worker does not say"
     ),

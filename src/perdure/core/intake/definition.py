@@ -166,6 +166,8 @@ class Runner(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tr
     framework: str | None = None
     region: str | None = None
     key_fingerprint: str | None = None
+    offload: bool | None = None
+    """Whether it uploads large results of steps, and fetches them by reference."""
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
@@ -211,12 +213,13 @@ class _Registration(Struct, rename="camel"):
     framework: str | None = None
     region: str | None = None
     key_fingerprint: str | None = None
+    offload: bool | None = None
 
 
 _KNOWN = frozenset(_Entry.__struct_encode_fields__)
 _POLICIES = Flow.__struct_fields__
 _MAPS = frozenset({"retry", *Flow.__struct_encode_fields__})
-_SAID = Runner.__struct_fields__
+_SAID = tuple(name for name in Runner.__struct_fields__ if name != "offload")
 
 
 def read_manifest(body: object, *, with_url: bool) -> Manifest:
@@ -241,7 +244,9 @@ def read_manifest(body: object, *, with_url: bool) -> Manifest:
         app=told.app,
         runner_id=told.runner,
         url=_url(told.url) if with_url else None,
-        runner=Runner(**{field: getattr(told, field) for field in _SAID}),
+        runner=Runner(
+            **{field: getattr(told, field) for field in _SAID}, offload=told.offload or None
+        ),
         workflows=workflows,
     )
 

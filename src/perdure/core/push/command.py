@@ -23,10 +23,19 @@ class AtStep(Struct, frozen=True, kw_only=True):
     name: str
 
 
+class StoredResult(Struct, frozen=True):
+    """A result that was uploaded before it was reported."""
+
+    size_bytes: int
+    sha256: str
+
+
 class ReportStep(AtStep, frozen=True, kw_only=True):
     """The runner ran a step. It has a result or an error."""
 
     result: bytes | None = None
+    stored: StoredResult | None = None
+    """The result, if the runner uploaded it."""
     error: StepError | None = None
     is_retriable: bool = True
     retry_after: int | None = None

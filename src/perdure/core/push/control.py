@@ -1,13 +1,16 @@
 """What people do to push runs: pause them, let them go on, begin them once more."""
 
+from typing import Any
+
 from msgspec import Struct
 
-from perdure.core.push.step import new_step, push_of
+from perdure.core.external import Reference
+from perdure.core.push.result import recorded
+from perdure.core.push.step import keep_result, new_step, push_of
 from perdure.core.rejection import RunNotActive
-from perdure.core.run.history import Raw, encode, record
+from perdure.core.run.history import Raw, record
 from perdure.core.run.lease import TaskState
 from perdure.core.run.moment import Moment
-from perdure.core.run.operation import StepState
 from perdure.core.run.push import Pause
 from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
@@ -24,6 +27,8 @@ class Carried(Struct, frozen=True):
     name: str
     kind: str
     member: bytes
+    stored: Reference | None = None
+    """Where the result is stored, if the memo only refers to it."""
 
 
 def require_open(run: Run) -> None:
@@ -75,12 +80,9 @@ def release_run(run: Run, moment: Moment) -> None:
 
 def carry_steps(run: Run, moment: Moment, carried: list[Carried]) -> None:
     """Give a new run the finished steps of an older one."""
-    push = push_of(run)
     for one in carried:
         step = new_step(run, moment, one.step_id, one.name, one.kind)
-        step.state = StepState.FINISHED
-        step.entry = b"%b:{%b}" % (encode(one.step_id), one.member)
-        push.memo_bytes += len(step.entry)
+        keep_result(run, moment, step, one.member, one.stored)
         record(
             run,
             moment,
@@ -92,11 +94,13 @@ def carry_steps(run: Run, moment: Moment, carried: list[Carried]) -> None:
                 "kind": one.kind,
                 "attempt": 1,
                 "carried": True,
-                **_outcome(one.member),
+                **_outcome(one),
             },
         )
 
 
-def _outcome(member: bytes) -> dict[str, Raw]:
-    name, _, value = member.partition(b":")
+def _outcome(one: Carried) -> dict[str, Any]:
+    if one.stored is not None:
+        return {"output_ref": recorded(one.stored)}
+    name, _, value = one.member.partition(b":")
     return {"output" if name == b'"data"' else "error": Raw(value)}

@@ -4,6 +4,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from perdure.core.external import Reference
 from perdure.core.push.approval import Approval, ApprovalStatus
 from perdure.core.push.command import (
     AskModel,
@@ -138,6 +139,22 @@ class ScoredElsewhere(Struct, frozen=True):
     command: GiveScore
 
 
+class Offloaded(Struct, frozen=True):
+    """The result of a step is stored apart from its run."""
+
+    run: Run
+    reference: Reference
+    data: bytes
+
+
+class ResultsGrew(Struct, frozen=True):
+    """The step results of a run came near to what they may come to, or passed it."""
+
+    run: Run
+    total_bytes: int
+    bytes_max: int
+
+
 PushEffect: TypeAlias = (
     Pinned
     | Joined
@@ -156,4 +173,6 @@ PushEffect: TypeAlias = (
     | ApprovalMoved
     | Scored
     | ScoredElsewhere
+    | Offloaded
+    | ResultsGrew
 )

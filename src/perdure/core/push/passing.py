@@ -36,6 +36,7 @@ from perdure.core.push.effect import (
     ScoredElsewhere,
 )
 from perdure.core.push.logs import engine_log, record_logs
+from perdure.core.push.result import stored_result
 from perdure.core.push.score import Score, judge
 from perdure.core.push.step import (
     CHILD,
@@ -56,6 +57,7 @@ from perdure.core.push.step import (
     is_held_back,
     new_step,
     push_of,
+    refer_step,
     spoil_step,
 )
 from perdure.core.push.usage import exhausted_cap, meter
@@ -120,9 +122,10 @@ def fail(run: Run, moment: Moment, error: StepError) -> None:
     )
 
 
-def error_of(message: str) -> StepError:
-    """An error of ours."""
-    return StepError(message, encode({"message": message}))
+def error_of(message: str, reason: str | None = None) -> StepError:
+    """An error of ours; a reason is a stable word for programs."""
+    told = {"message": message} if reason is None else {"message": message, "reason": reason}
+    return StepError(message, encode(told))
 
 
 def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
@@ -211,7 +214,12 @@ def _report(
         "ai": raw(command.ai),
         "usage": raw(command.usage),
     }
-    complete_step(run, moment, step, command.result or NULL, details)
+    if command.stored is None:
+        complete_step(run, moment, step, command.result or NULL, details)
+    else:
+        stored = command.stored
+        reference = stored_result(run, stored.size_bytes, stored.sha256)
+        refer_step(run, moment, step, reference, details)
     return None
 
 

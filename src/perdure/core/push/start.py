@@ -35,6 +35,8 @@ class PushStart(Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = field(default_factory=dict)
     replay_of: str | None = None
     fork: bytes | None = None
+    vault: str = ""
+    """Whose stored results the run takes over, if it begins with finished steps."""
     parent: Parent | None = None
     depth: int = 0
     delay: int = 0
@@ -100,6 +102,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             tags=request.tags,
             replay_of=request.replay_of,
             fork=request.fork,
+            vault=request.vault,
             depth=request.depth,
             singleton=request.singleton,
             slot=request.slot,

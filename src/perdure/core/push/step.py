@@ -7,8 +7,11 @@ to a step is recorded at once, also while a runner works: it replays what it was
 from typing import Any
 
 from perdure.core import instant
+from perdure.core.external import Reference
 from perdure.core.push.command import ReportStep, StepError
-from perdure.core.push.effect import ApprovalMoved, Broken, Listened
+from perdure.core.push.effect import ApprovalMoved, Broken, Listened, Offloaded, ResultsGrew
+from perdure.core.push.logs import engine_log
+from perdure.core.push.result import is_stored_apart, member_of, recorded, reference_of
 from perdure.core.run.deadline import arm
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.history import Raw, encode, raw, record
@@ -68,13 +71,16 @@ def await_step(run: Run, moment: Moment, step: PushStep, details: dict[str, Any]
 
 
 def finish_step(
-    run: Run, moment: Moment, step: PushStep, member: bytes, details: dict[str, Any]
+    run: Run,
+    moment: Moment,
+    step: PushStep,
+    member: bytes,
+    details: dict[str, Any],
+    *,
+    stored: Reference | None = None,
 ) -> None:
     """A step has its result, which every later pass is told. `member` is `"data":…` or so."""
-    push = push_of(run)
-    step.state, step.fire_at = StepState.FINISHED, None
-    step.entry = b"%b:{%b}" % (encode(step.step_id), member)
-    push.memo_bytes += len(step.entry)
+    keep_result(run, moment, step, member, stored)
     run.unsaved.operations.add(step.sequence)
     record(run, moment, "StepCompleted", {**identity(step), "attempt": step.attempt, **details})
     _stop_listening(run, step)
@@ -84,8 +90,46 @@ def finish_step(
 def complete_step(
     run: Run, moment: Moment, step: PushStep, data: bytes, details: dict[str, Any] | None = None
 ) -> None:
-    """Finish a step with a value."""
+    """Finish a step with a value. A large one is stored apart from the run."""
+    if is_stored_apart(push_of(run), data):
+        reference = reference_of(run, data)
+        run.unsaved.effects.append(Offloaded(run, reference, data))
+        refer_step(run, moment, step, reference, details)
+        return
     finish_step(run, moment, step, b'"data":' + data, {"output": Raw(data), **(details or {})})
+
+
+def refer_step(
+    run: Run,
+    moment: Moment,
+    step: PushStep,
+    reference: Reference,
+    details: dict[str, Any] | None = None,
+) -> None:
+    """Finish a step with a value that is stored apart from the run."""
+    told = {"output_ref": recorded(reference), **(details or {})}
+    finish_step(run, moment, step, member_of(reference), told, stored=reference)
+
+
+def keep_result(
+    run: Run, moment: Moment, step: PushStep, member: bytes, stored: Reference | None
+) -> None:
+    """Give a step its memo, and count what all results of the run come to."""
+    push = push_of(run)
+    step.state, step.fire_at = StepState.FINISHED, None
+    step.entry = b"%b:{%b}" % (encode(step.step_id), member)
+    step.payload = stored
+    push.memo_bytes += len(step.entry)
+    before = push.result_bytes
+    push.result_bytes += len(member.partition(b":")[2]) if stored is None else stored.size_bytes
+    most = moment.bounds.step_results_bytes_max
+    if push.result_bytes <= most:
+        warned_from = moment.bounds.warns_from(most)
+        if not before < warned_from <= push.result_bytes:
+            return
+        told = f"step results come to {push.result_bytes} of {most} bytes; with more the run fails"
+        engine_log(run, moment, step.name, step.attempt, told)
+    run.unsaved.effects.append(ResultsGrew(run, push.result_bytes, most))
 
 
 def spoil_step(run: Run, moment: Moment, step: PushStep, error: StepError) -> None:

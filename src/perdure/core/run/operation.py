@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 from msgspec import Struct, field
 
+from perdure.core.external import Reference
 from perdure.core.fleet.session import SessionTerms
 from perdure.core.run.claim import Claim
 from perdure.core.run.inbox import Signal
@@ -228,6 +229,8 @@ class PushStep(Step, kw_only=True, tag="step"):
     state: StepState = StepState.WAITING
     attempt: int = 1
     entry: bytes = b""
+    payload: Reference | None = None
+    """Where the result is stored, if `entry` only refers to it."""
     fire_at: int | None = None
     retry: StepRetry | None = None
     event_name: str | None = None

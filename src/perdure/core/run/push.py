@@ -115,6 +115,11 @@ class Push(Struct, kw_only=True):
     current: str | None = None
     is_fresh: bool = False
     memo_bytes: int = 0
+    """How much of the memo stays inline, with what the run itself stores."""
+    result_bytes: int = 0
+    """What the results of all steps come to, also those that are stored apart."""
+    vault: str = ""
+    """The run under whose id stored results are addressed, if it is another one."""
     retry: StepRetry = field(default_factory=StepRetry)
     handles_failure: bool = False
     failure_of: str | None = None

@@ -24,7 +24,7 @@ from perdure.core.rejection import (
     StoragePressure,
 )
 from perdure.engine.beat import Engine
-from perdure.engine.payloads import PAYLOADS, UploadPayload
+from perdure.engine.payloads import PAYLOADS, UploadPayload, loose_part
 from perdure.protocols.durable_workflow.finishing import (
     CONTEXT_HEADER,
     CONTEXT_SCHEMA,
@@ -167,10 +167,8 @@ class PayloadTransport:
 
         Work in hand may pass it, up to twice as much: it is what makes room.
         """
-        loose = await self._engine.store.read_loose_payloads()
         part = max(
-            loose.number / limits.LOOSE_PAYLOADS_MAX,
-            loose.size_bytes / limits.LOOSE_PAYLOADS_BYTES_MAX,
+            await loose_part(self._engine.store),
             self._taking_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
         )
         if part < 1 or (part < 2 and await self._finishing.is_for_work_in_hand(request)):
@@ -188,7 +186,7 @@ class PayloadTransport:
         stored = None
         if is_reference_id(reference_id):
             stored = await PAYLOADS.read(self._engine.store, request.namespace, reference_id)
-        if stored is None:
+        if stored is None or stored.codec not in CODECS:
             raise ExternalPayloadNotFound(
                 f"there is no external payload {reference_id[:32]} in this namespace",
                 reference_id=reference_id[:32],

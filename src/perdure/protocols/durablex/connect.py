@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import re
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -16,7 +18,7 @@ from perdure.core.limits import (
     RUNNER_STALE_AFTER,
     SECOND,
 )
-from perdure.core.push.command import Refused
+from perdure.core.push.command import Broke
 from perdure.core.push.passing import error_of
 from perdure.core.rejection import Rejection
 from perdure.core.run.history import encode
@@ -27,7 +29,7 @@ from perdure.engine.beat import Engine
 from perdure.engine.registering import RegisterRunner, RunnerLink, SeeRunner, link_key
 from perdure.identity import IdSource
 from perdure.protocols.durablex.depth import is_too_deep
-from perdure.protocols.durablex.invoke import body_of, reply_of
+from perdure.protocols.durablex.invoke import PassBody, ResultLost, body_of, does_not_fit, reply_of
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
 from perdure.web import frames
@@ -91,6 +93,7 @@ class Connect:
         self._clock = clock
         self._ids = ids
         self.sessions: set[Session] = set()
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def connect(self, request: Request) -> Response:
         """GET /connect."""
@@ -102,6 +105,15 @@ class Connect:
             bytes_max=PASS_BYTES_MAX,
             ping_seconds=RUNNER_HEARTBEAT / SECOND,
         )
+
+    def spawn(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(sending)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    def close(self) -> None:
+        for task in self._sending:
+            task.cancel()
 
     async def run(self) -> None:
         """Let everybody know now and then who is connected, for as long as the server lives."""
@@ -220,6 +232,7 @@ class Session:
             link=self,
             send=self._plane.invoker.send,
             is_impatient=is_impatient(manifest),
+            fetches_results=manifest.runner.offload is True,
         )
         if before is not None:
             # The same runner, anew. What it has under way goes on.
@@ -260,12 +273,30 @@ class Session:
         return self._socket.is_writable and self._socket.is_open
 
     def carry(self, call: Call, run: Run) -> None:
-        body, call.has_pending = body_of(run, is_impatient=call.runner.is_impatient)
-        if len(body) + _FRAME_BYTES > PASS_BYTES_MAX:
+        runner = call.runner
+        body = body_of(
+            run, is_impatient=runner.is_impatient, fetches_results=runner.fetches_results
+        )
+        call.has_pending = body.has_pending
+        if body.size + _FRAME_BYTES > PASS_BYTES_MAX:
             # A runner would drop the socket, connect again, and be sent it again.
-            told = f"what the run's steps returned does not fit into {PASS_BYTES_MAX} bytes"
-            self._plane.invoker.finish(call, Refused(error=error_of(told), logs=[]))
+            self._plane.invoker.finish(call, does_not_fit(PASS_BYTES_MAX))
+        elif body.is_whole:
+            self._send(call, body.data)
+        else:
+            self._plane.spawn(self._read_and_send(call, body))
+
+    async def _read_and_send(self, call: Call, body: PassBody) -> None:
+        """Send a pass to a runner that is sent stored results inline."""
+        try:
+            data = await body.read(self._plane.engine.store, call.namespace)
+        except (ResultLost, Unavailable) as error:
+            self._plane.invoker.finish(call, Broke(error=error_of(str(error)), logs=[]))
             return
+        if not call.is_over:
+            self._send(call, data)
+
+    def _send(self, call: Call, body: bytes) -> None:
         self._calls[call.call_id] = call
         self._socket.send(
             b'{"type":"invoke","id":"%b","payload":%b}' % (call.call_id.encode(), body)

@@ -16,8 +16,8 @@ from perdure.core.limits import (
     WORKFLOWS_MAX,
 )
 from perdure.core.maps import Map, optional_members_of
-from perdure.core.push.control import Carried
 from perdure.core.push.metering import once_more
+from perdure.core.push.result import vault_of
 from perdure.core.push.start import PushStart, event_arguments
 from perdure.core.push.step import push_of
 from perdure.core.rejection import Rejection
@@ -164,8 +164,10 @@ class RunControl:
         if told is None:
             raise bad_request(f"run {source.run_id} has no step {step[:64]}")
         operation = BeginAgain(
-            structs.replace(again(source, arguments_of(events[0])), fork=fork),
-            [Carried(*one) for one in told],
+            structs.replace(
+                again(source, arguments_of(events[0])), fork=fork, vault=vault_of(source)
+            ),
+            told,
             action=action,
             actor=request.principal.subject,
             detail=step,

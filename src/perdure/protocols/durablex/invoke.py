@@ -7,10 +7,14 @@ the rules need is decoded.
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from perdure.core.external import Reference
 from perdure.core.limits import (
     LOG_LINE_BYTES_MAX,
     LOG_LINES_PER_PASS_MAX,
+    OFFLOAD_BYTES,
     OPCODES_PER_PASS_MAX,
+    PASS_BYTES_MAX,
+    STEP_RESULT_BYTES_MAX,
 )
 from perdure.core.maps import whole_body
 from perdure.core.push.command import (
@@ -32,6 +36,10 @@ from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import Run
 from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
+from perdure.store.interface import PayloadKey, Store
+
+_MARGIN_BYTES = 1_024
+"""What an envelope and the terms of offloading add to a pass, at most."""
 
 LEVELS = frozenset({"debug", "info", "warn", "error"})
 
@@ -39,32 +47,154 @@ LEVELS = frozenset({"debug", "info", "warn", "error"})
 # What a runner is told ---------------------------------------------------------------------------
 
 
-def body_of(run: Run, *, is_impatient: bool) -> tuple[bytes, bool]:
-    """The body of a pass, and whether it tells of steps that can only be waited for."""
-    memo, has_pending = memo_of(run, is_impatient=is_impatient)
-    body = b'%b,"steps":{%b},"ctx":%b}' % (run.arguments[:-1], memo, encode(_context(run)))
-    return body, has_pending
+class PassBody:
+    """The body of a pass. Results that have to be read from the store first stand as references."""
+
+    __slots__ = ("has_pending", "is_whole", "parts", "size")
+
+    def __init__(self, parts: list[bytes | Reference], *, has_pending: bool) -> None:
+        self.parts = parts
+        self.size = sum(p.size_bytes if isinstance(p, Reference) else len(p) for p in parts)
+        self.is_whole = not any(isinstance(part, Reference) for part in parts)
+        self.has_pending = has_pending
+        """Whether it tells of steps that can only be waited for."""
+
+    @property
+    def data(self) -> bytes:
+        """The bytes of a body that is whole."""
+        return b"".join(part for part in self.parts if isinstance(part, bytes))
+
+    async def read(self, store: Store, namespace: str) -> bytes:
+        """The bytes, with every stored result in its place. `ResultLost` if one is not there."""
+        told = []
+        for part in self.parts:
+            if isinstance(part, Reference):
+                found = await store.read_payload(PayloadKey(namespace, part.reference_id))
+                if found is None or len(found) != part.size_bytes:
+                    raise ResultLost(f"the stored result {part.reference_id} cannot be read")
+                told.append(found)
+            else:
+                told.append(part)
+        return b"".join(told)
 
 
-def memo_of(run: Run, *, is_impatient: bool) -> tuple[bytes, bool]:
-    """What is known of the steps of a run, and whether any of it is under way.
+class ResultLost(Exception):
+    """A stored result is not what its run says."""
 
-    Finished steps are kept in the form in which they are sent. An impatient runner is not told
-    what the engine waits for: it asks for that again, is not heard, and has answered.
+
+def does_not_fit(bytes_max: int) -> Refused:
+    """How a pass ends before it began, because its memo is larger than its message may be."""
+    told = (
+        f"what the run's steps returned does not fit into {bytes_max} bytes, "
+        "and the runner does not fetch results"
+    )
+    return Refused(error=error_of(told, MEMO_TOO_LARGE), logs=[])
+
+
+MEMO_TOO_LARGE = "memo_too_large"
+"""Why a run fails whose memo no message to its runner can carry."""
+
+
+def body_of(run: Run, *, is_impatient: bool, fetches_results: bool = False) -> PassBody:
+    """The body of a pass.
+
+    A runner that fetches results gets references, and as much of the memo as fits; to others all
+    is sent inline.
     """
-    entries = []
+    context = _context(run)
+    if fetches_results:
+        memo, has_pending, after = _referring(run, context)
+        terms = {"thresholdBytes": OFFLOAD_BYTES, "maxBytes": STEP_RESULT_BYTES_MAX}
+        context["offload"] = terms if after is None else {**terms, "after": after}
+        parts: list[bytes | Reference] = [memo]
+    else:
+        parts, has_pending = _inline(run, is_impatient=is_impatient)
+    head, tail = run.arguments[:-1] + b',"steps":{', b'},"ctx":%b}' % encode(context)
+    if len(parts) == 1 and isinstance(parts[0], bytes):
+        parts = [head + parts[0] + tail]
+    else:
+        parts = [head, *parts, tail]
+    return PassBody(parts, has_pending=has_pending)
+
+
+def _referring(run: Run, context: dict[str, object]) -> tuple[bytes, bool, int | None]:
+    """A memo with references, whether any step is under way, and where it ends if it is cut."""
+    entries, has_pending = _entries(run, is_impatient=False)
+    room = PASS_BYTES_MAX - _MARGIN_BYTES - len(run.arguments) - len(encode(context))
+    memo = b",".join(entries)
+    if len(memo) <= room:
+        return memo, has_pending, None
+    memo, after = _page(run, 0, room)
+    return memo, has_pending, after
+
+
+def _inline(run: Run, *, is_impatient: bool) -> tuple[list[bytes | Reference], bool]:
+    """A memo with every result in its place, and whether any step is under way."""
+    entries, has_pending = _entries(run, is_impatient=is_impatient)
+    stored = [
+        (step.entry, step.payload)
+        for step in run.operations.values()
+        if isinstance(step, PushStep) and step.payload is not None
+    ]
+    if not stored:
+        return [b",".join(entries)], has_pending
+    apart = {entry for entry, _ in stored}
+    parts: list[bytes | Reference] = [b",".join([e for e in entries if e not in apart])]
+    for entry, payload in stored:
+        comma = b"," if parts != [b""] else b""
+        parts += [comma + entry.partition(b":")[0] + b':{"data":', payload, b"}"]
+    return parts, has_pending
+
+
+def memo_page(run: Run, after: int) -> bytes:
+    """The part of a memo that follows a step, as much as one page may carry."""
+    memo, next_after = _page(run, after, PASS_BYTES_MAX)
+    return b'{"steps":{%b},"after":%b}' % (memo, encode(next_after))
+
+
+def _page(run: Run, after: int, room: int) -> tuple[bytes, int | None]:
+    """As much of a memo behind a step as there is room for, and where it ends if it is cut."""
+    found: list[bytes] = []
+    last = after
+    for sequence, step in sorted(run.operations.items()):
+        assert isinstance(step, PushStep)
+        entry = _entry(step, is_impatient=False)
+        if sequence <= after or entry is None:
+            continue
+        room -= len(entry) + 1
+        if room < 0 and found:
+            return b",".join(found), last
+        found.append(entry)
+        last = sequence
+    return b",".join(found), None
+
+
+def _entries(run: Run, *, is_impatient: bool) -> tuple[list[bytes], bool]:
+    """What is known of the steps of a run, and whether any of it is under way."""
+    entries: list[bytes] = []
     has_pending = False
     for step in run.operations.values():
         assert isinstance(step, PushStep)
         if step.state is StepState.FINISHED:
             if step.entry:
                 entries.append(step.entry)
-        elif step.state is StepState.BACKOFF or (
-            step.state is StepState.WAITING and not is_impatient
-        ):
+        elif (entry := _entry(step, is_impatient=is_impatient)) is not None:
             has_pending = True
-            entries.append(encode(step.step_id) + b':{"pending":true}')
-    return b",".join(entries), has_pending
+            entries.append(entry)
+    return entries, has_pending
+
+
+def _entry(step: PushStep, *, is_impatient: bool) -> bytes | None:
+    """What is known of a step.
+
+    A finished one is kept in the form in which it is sent. An impatient runner is not told what
+    the engine waits for: it asks for that again, is not heard, and has answered.
+    """
+    if step.state is StepState.FINISHED:
+        return step.entry or None
+    if step.state is StepState.BACKOFF or (step.state is StepState.WAITING and not is_impatient):
+        return encode(step.step_id) + b':{"pending":true}'
+    return None
 
 
 def _context(run: Run) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from perdure.core.external import is_sha256
 from perdure.core.intake.expression import compile_filter
 from perdure.core.intake.trigger import is_reserved
 from perdure.core.limits import (
@@ -20,6 +21,7 @@ from perdure.core.limits import (
     STEP_DELAY_MAX,
     STEP_ID_LENGTH_MAX,
     STEP_NAME_LENGTH_MAX,
+    STEP_RESULT_BYTES_MAX,
     URL_LENGTH_MAX,
 )
 from perdure.core.maps import EmptyList, Map, members_of, structure_of, whole_body
@@ -37,6 +39,7 @@ from perdure.core.push.command import (
     StartSleep,
     StepCommand,
     StepError,
+    StoredResult,
 )
 from perdure.core.push.score import DataType, Source, judgement_of
 from perdure.core.push.usage import Usage, billionths
@@ -60,6 +63,13 @@ class RetryTold(Struct, rename="camel"):
     max_delay_ms: float | None = None
 
 
+class StoredTold(Struct):
+    """A result that the runner uploaded before."""
+
+    sha256: str
+    size: int
+
+
 class Opcode(Struct, rename="camel"):
     """All members of all opcodes; each uses some."""
 
@@ -67,6 +77,7 @@ class Opcode(Struct, rename="camel"):
     id: str
     name: str
     data: Raw | UnsetType = UNSET
+    data_ref: StoredTold | None = None
     error: Raw | UnsetType = UNSET
     retriable: bool | None = None
     retry_after_ms: float | None = None
@@ -161,6 +172,7 @@ def _step_run(opcode: Opcode) -> StepCommand:
         step_id=opcode.id,
         name=opcode.name,
         result=_bytes(opcode.data),
+        stored=None if opcode.data_ref is None or error is not None else _stored(opcode.data_ref),
         error=error,
         is_retriable=opcode.retriable is not False,
         retry_after=None if wait is None else _delay(wait),
@@ -170,6 +182,15 @@ def _step_run(opcode: Opcode) -> StepCommand:
         usage=_bytes(opcode.usage),
         metered=_usage(opcode.usage, opcode.ai),
     )
+
+
+def _stored(told: StoredTold) -> StoredResult:
+    if not is_sha256(told.sha256) or not 0 < told.size <= STEP_RESULT_BYTES_MAX:
+        raise OpcodeError(
+            f"dataRef needs sha256, 64 lower-case hexadecimal digits, and size, from 1 to "
+            f"{STEP_RESULT_BYTES_MAX}"
+        )
+    return StoredResult(told.size, told.sha256)
 
 
 def _usage(told: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:

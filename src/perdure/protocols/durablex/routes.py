@@ -1,5 +1,6 @@
 """The route table of the protocol."""
 
+from perdure.core.limits import STEP_RESULT_BYTES_MAX
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
@@ -7,6 +8,12 @@ from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
+from perdure.protocols.durablex.step_results import (
+    FETCH_PATH,
+    MEMO_PATH,
+    UPLOAD_PATH,
+    StepResults,
+)
 from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
@@ -31,6 +38,7 @@ def routes(
     control: RunControl,
     streaming: Streaming,
     figures: Figures,
+    results: StepResults,
 ) -> list[Route]:
     """Every route, with who may use it."""
     run = "/runs/{run_id}"
@@ -48,6 +56,16 @@ def routes(
         Route("GET", "/events/stream", READER, surface, streaming.events),
         Route("GET", run, READER, surface, runs.show),
         Route("GET", f"{run}/steps", READER, surface, runs.steps),
+        Route("GET", MEMO_PATH, READER, surface, results.memo),
+        Route(
+            "POST",
+            UPLOAD_PATH,
+            RUNNER,
+            surface,
+            results.upload,
+            raw_bytes_max=STEP_RESULT_BYTES_MAX,
+        ),
+        Route("GET", FETCH_PATH, READER, surface, results.fetch),
         Route("GET", f"{run}/logs", READER, surface, runs.logs),
         Route("POST", f"{run}/cancel", FULL, surface, control.cancel),
         Route("POST", f"{run}/pause", FULL, surface, control.pause),

@@ -2,14 +2,25 @@
 
 from typing import Any
 
-from perdure.core.limits import HISTORY_READ_MAX
+from msgspec import Raw
+
+from perdure.core.bounds import Bounds
+from perdure.core.limits import HISTORY_READ_MAX, STORED_RESULTS_SHOWN_BYTES_MAX
+from perdure.core.push.result import near_results
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.beat import Engine
 from perdure.protocols.durablex.listing import find_runs, narrowed, read_question
 from perdure.protocols.durablex.requests import integer
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_of
-from perdure.protocols.durablex.views import input_of, result_of, run_view, waiting_view
+from perdure.protocols.durablex.views import (
+    input_of,
+    reached_view,
+    result_of,
+    run_view,
+    waiting_view,
+)
+from perdure.store.interface import PayloadKey
 from perdure.web.message import HttpError, Request, Response
 
 _LOG_LINES_DEFAULT = 1_000
@@ -19,7 +30,8 @@ _LOG_LINES_MAX = 10_000
 class Runs:
     """The routes under /runs that only read."""
 
-    def __init__(self, engine: Engine, surface: DurablexSurface) -> None:
+    def __init__(self, engine: Engine, surface: DurablexSurface, bounds: Bounds) -> None:
+        self._bounds = bounds
         self._engine = engine
         self._store = engine.store
         self._surface = surface
@@ -39,7 +51,22 @@ class Runs:
     async def steps(self, request: Request) -> Response:
         """GET /runs/{id}/steps."""
         run = await self.require(request)
-        return self._surface.answer(200, steps_of(await self._facts(run)))
+        rows = steps_of(await self._facts(run))
+        await self._show_stored(run, rows)
+        return self._surface.answer(200, rows)
+
+    async def _show_stored(self, run: Run, rows: list[dict[str, Any]]) -> None:
+        """Put stored results into their rows, as long as they come to no more than the bound."""
+        room = STORED_RESULTS_SHOWN_BYTES_MAX
+        for row in rows:
+            reference = row.get("outputRef")
+            if reference is None or reference["size"] > room:
+                continue
+            key = PayloadKey(run.namespace, reference["id"])
+            data = await self._store.read_payload(key)
+            if data is not None:
+                room -= len(data)
+                row["output"] = Raw(data)
 
     async def logs(self, request: Request) -> Response:
         """GET /runs/{id}/logs."""
@@ -55,6 +82,9 @@ class Runs:
         first = await self._store.read_history(run.run_id, 0, 1)
         view["input"] = input_of(first[0])
         view |= waiting_view(run)
+        near = near_results(run, self._bounds)
+        if near:
+            view["limitsNear"] = [reached_view(reached) for reached in near]
         if run.is_closed:
             result = result_of(await self._store.read_last_events(run.run_id))
             if result is not None:
@@ -63,7 +93,10 @@ class Runs:
 
     async def require(self, request: Request) -> Run:
         """The run that a path names."""
-        run_id = request.params["run_id"]
+        return await self.find_run(request, request.params["run_id"])
+
+    async def find_run(self, request: Request, run_id: str) -> Run:
+        """A push run of the namespace of a request."""
         run = await self._store.read_run(run_id)
         if run is None or run.namespace != request.namespace or run.dialect is not Dialect.PUSH:
             raise HttpError(404, "run_not_found", f"there is no run {run_id[:64]}")

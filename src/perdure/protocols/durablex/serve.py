@@ -16,6 +16,7 @@ from perdure.core.limits import (
     RUNNER_STALE_AFTER,
     RUNNERS_MAX,
     SECOND,
+    SERVED_PASS_BYTES_MAX,
 )
 from perdure.core.push.command import Broke, PassReply, Refused
 from perdure.core.push.passing import error_of
@@ -25,7 +26,7 @@ from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
 from perdure.engine.registering import RUNNER, RegisterRunner, RunnerLink
 from perdure.protocols.durablex.connect import is_impatient
-from perdure.protocols.durablex.invoke import body_of, reply_of
+from perdure.protocols.durablex.invoke import PassBody, ResultLost, body_of, does_not_fit, reply_of
 from perdure.protocols.durablex.requests import read_body
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
@@ -65,7 +66,7 @@ class Serve:
         self.client = HttpClient()
         self.clock = clock
         self.signing_key = signing_key
-        self._engine = engine
+        self.engine = engine
         self._yard = yard
         self._surface = surface
         self._node_id = node_id
@@ -81,7 +82,7 @@ class Serve:
             raise HttpError(400, "protocol_mismatch", message)
         manifest = read_manifest(told, with_url=True)
         assert manifest.url is not None
-        link: RunnerLink = await self._engine.submit(
+        link: RunnerLink = await self.engine.submit(
             RegisterRunner(
                 request.namespace,
                 manifest,
@@ -114,7 +115,7 @@ class Serve:
         stale = self.clock.now() - RUNNER_STALE_AFTER
         live: set[Place] = set()
         for namespace in list(self._namespaces):
-            found = await RUNNER.read_page(self._engine.store, namespace, limit=RUNNERS_MAX)
+            found = await RUNNER.read_page(self.engine.store, namespace, limit=RUNNERS_MAX)
             for _, link in found:
                 if link.is_live and link.seen_at > stale and "://" in link.link_id:
                     place = (namespace, link.app, link.runner_id, link.url)
@@ -136,7 +137,11 @@ class Serve:
         place = (namespace, link.app, link.runner_id, link.url)
         known = self._links.get(place)
         workflows = frozenset(link.workflows)
-        if known is not None and known.runner.workflows == workflows:
+        fetches = link.told.offload is True
+        if known is not None and (known.runner.workflows, known.runner.fetches_results) == (
+            workflows,
+            fetches,
+        ):
             return
         endpoint = self._links[place] = Endpoint(self, link.url)
         endpoint.runner = Runner(
@@ -147,6 +152,7 @@ class Serve:
             link=endpoint,
             send=self.invoker.send,
             is_impatient=impatient,
+            fetches_results=fetches,
         )
         if known is not None:
             self._yard.remove(known.runner)
@@ -174,16 +180,24 @@ class Endpoint:
         self.runner: Runner
 
     def carry(self, call: Call, run: Run) -> None:
-        body, call.has_pending = body_of(run, is_impatient=call.runner.is_impatient)
-        if len(body) > PASS_BYTES_MAX:
-            told = f"what the run's steps returned does not fit into {PASS_BYTES_MAX} bytes"
-            self._plane.invoker.finish(call, Refused(error=error_of(told), logs=[]))
+        runner = call.runner
+        body = body_of(
+            run, is_impatient=runner.is_impatient, fetches_results=runner.fetches_results
+        )
+        call.has_pending = body.has_pending
+        if body.size > SERVED_PASS_BYTES_MAX:
+            self._plane.invoker.finish(call, does_not_fit(SERVED_PASS_BYTES_MAX))
             return
         self._plane.spawn(self._post(call, body))
 
-    async def _post(self, call: Call, body: bytes) -> None:
+    async def _post(self, call: Call, memo: PassBody) -> None:
         headers = dict(_VERSIONS)
         plane = self._plane
+        try:
+            body = await memo.read(plane.engine.store, call.namespace)
+        except (ResultLost, Unavailable) as error:
+            plane.invoker.finish(call, Broke(error=error_of(str(error)), logs=[]))
+            return
         if plane.signing_key:
             signature = sign(plane.signing_key, body, plane.clock.now() // SECOND)
             headers |= dict.fromkeys(HEADERS, signature)

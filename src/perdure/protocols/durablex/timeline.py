@@ -7,6 +7,9 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.core import instant
+from perdure.core.external import Reference
+from perdure.core.push.control import Carried
+from perdure.core.push.result import member_of, reference_view
 
 
 class Fact(Struct):
@@ -18,6 +21,16 @@ class Fact(Struct):
     payload: Raw
 
 
+class StoredFact(Struct):
+    """Where a result is stored that history only refers to."""
+
+    external_payload: Reference
+
+    @property
+    def reference(self) -> Reference:
+        return self.external_payload
+
+
 class StepFact(Struct):
     """What events of steps say; each says some of it."""
 
@@ -27,6 +40,7 @@ class StepFact(Struct):
     step_id: str = ""
     attempt: int = 1
     output: Raw | UnsetType = UNSET
+    output_ref: StoredFact | None = None
     error: Raw | UnsetType = UNSET
     input: Raw | UnsetType = UNSET
     ai: Raw | UnsetType = UNSET
@@ -77,6 +91,8 @@ def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
         for name, value in (("input", told.input), ("output", told.output), ("ai", told.ai)):
             if value is not UNSET:
                 row[name] = value
+        if told.output_ref is not None:
+            row["outputRef"] = reference_view(told.output_ref.reference)
         row.pop("error", None)
         if told.error is not UNSET:
             row["error"] = told.error
@@ -87,9 +103,9 @@ def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
     return [row for _, row in sorted(rows.items())]
 
 
-def carried_before(facts: Iterable[Fact], name: str) -> list[tuple[str, str, str, bytes]] | None:
+def carried_before(facts: Iterable[Fact], name: str) -> list[Carried] | None:
     """The finished steps before one, with their memos; none if there is no such step."""
-    finished: dict[int, tuple[str, str, str, bytes]] = {}
+    finished: dict[int, Carried] = {}
     place: int | None = None
     for fact in facts:
         if fact.event_type not in _STEP_EVENTS:
@@ -98,12 +114,15 @@ def carried_before(facts: Iterable[Fact], name: str) -> list[tuple[str, str, str
         if told.name == name:
             place = told.index
         if fact.event_type == "StepCompleted":
-            member = b'"data":null'
+            member, stored = b'"data":null', None
             if told.error is not UNSET:
                 member = b'"error":' + bytes(told.error)
             elif told.output is not UNSET:
                 member = b'"data":' + bytes(told.output)
-            finished[told.index] = (told.step_id, told.name, told.kind, member)
+            elif told.output_ref is not None:
+                stored = told.output_ref.reference
+                member = member_of(stored)
+            finished[told.index] = Carried(told.step_id, told.name, told.kind, member, stored)
     if place is None:
         return None
     return [one for index, one in sorted(finished.items()) if index < place]

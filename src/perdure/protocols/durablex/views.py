@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from perdure.core import instant
+from perdure.core.bounds import Reached
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.cause import next_cause
@@ -58,6 +59,7 @@ def run_view(run: Run) -> dict[str, Any]:
         "attempt": push.attempt,
         "triggerKind": push.trigger,
         "stepCount": push.steps,
+        "stepResultsBytes": push.result_bytes or None,
         "currentStepIndex": max(push.steps - 1, 0),
         "startedAt": instant.text(run.started_at),
         "currentStepName": push.current,
@@ -109,6 +111,11 @@ def waiting_view(run: Run) -> dict[str, Any]:
     if cause.until is not None:
         member["until"] = instant.text(cause.until)
     return {"waitReason": cause.text, "nextCause": member}
+
+
+def reached_view(reached: Reached) -> dict[str, Any]:
+    """A bound that a run is near to."""
+    return {_camel(name): value for name, value in reached._asdict().items()}
 
 
 def _camel(name: str) -> str:
