@@ -303,7 +303,16 @@ WORKFLOWS_PER_MANIFEST_MAX = 1_000
 TRIGGERS_PER_WORKFLOW_MAX = 64
 UNKNOWN_KNOBS_BYTES_MAX = 16_384
 EXPRESSION_LENGTH_MAX = 1_024
-EXPRESSION_WORK_BYTES_MAX = 16 * 1_048_576
+EXPRESSION_WORK_MAX = 30_000_000
+"""What evaluating one condition may cost, in about nanoseconds, by its upper bound."""
+EXPRESSION_TRIFLE = 20_000
+"""What is not counted against the bound of an event."""
+EVENT_EXPRESSIONS_WORK_MAX = 2 * EXPRESSION_WORK_MAX
+EXPRESSION_PATHS_MAX = 64
+"""Parts of one event that are measured."""
+EXPRESSION_FAILURE_LENGTH_MAX = 200
+PATTERN_SIZE_MAX = 10_000
+"""Steps of the machine that a regular expression becomes, see pattern.py."""
 EXPRESSIONS_COMPILED_MAX = 4_096
 CRON_LENGTH_MAX = 255
 CRONS_PARSED_MAX = 4_096

@@ -4,7 +4,7 @@ from msgspec import Struct, field
 
 from perdure.core.intake.definition import Flow
 from perdure.core.intake.expression import Event as Condition
-from perdure.core.intake.expression import compile_filter
+from perdure.core.intake.expression import judge_wait
 from perdure.core.intake.fanout import Registered
 from perdure.core.intake.gates import Arrival
 from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
@@ -180,9 +180,7 @@ class IngestEvent(Operation):
         return True
 
     def _holds(self, source: str, run: Run) -> bool:
-        wanted = compile_filter(source, of_wait=True)
-        trigger = trigger_of(run) if wanted.needs_trigger else None
-        return bool(wanted.holds(self._condition, trigger))
+        return judge_wait(source, self._condition, lambda: trigger_of(run)).holds
 
     def _start(self, world: World, one: Registered, event_id: str) -> Triggered:
         incoming = self._incoming

@@ -2,52 +2,73 @@
 
 `compile_filter` refuses what does not parse, names anything but `event` (and `trigger`, for the
 filter of a wait), or can never be true or false. A filter then says of an event: it holds, it does
-not, or (`None`) it could not be said, which counts as no everywhere and is worth counting. Numbers
-of JSON compare as numbers, whether they are whole or not.
+not, or why that could not be said, which counts as no everywhere and is recorded. Numbers of JSON
+compare and add up as numbers, whether they are whole or not.
 
 Evaluation is bounded. The library bounds nesting (32) and the turns of `all`, `exists`, `map` and
-`filter` (10,000), and its regular expressions take linear time. It does not bound what one turn
-costs, so we do: an expression is only evaluated where the bytes that it may touch, turns times data
-at worst, stay within `EXPRESSION_WORK_BYTES_MAX`. Looking at each item once always does.
+`filter` (10,000), and its regular expressions take linear time. It does not bound what one turn or
+one function costs, so we do: `expression_cost.py` knows an upper bound, and an expression is only
+evaluated on data where that stays below `EXPRESSION_WORK_MAX`. What has no bound is refused.
 """
 
 import re
+from collections.abc import Callable, Collection
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cel_expr_python.cel as cel
 import msgspec
 from msgspec import UNSET
 
 from perdure.core import limits
+from perdure.core.intake.expression_arithmetic import mix_numbers
+from perdure.core.intake.expression_cost import Polynomial, Unknown, cost_of
+from perdure.core.intake.expression_tree import Path, paths_of, read_tree, write_tree
 
 _environment = cel.NewEnv(variables={"event": cel.Type.DYN})
 _wait_environment = cel.NewEnv(variables={"event": cel.Type.DYN, "trigger": cel.Type.DYN})
+_ROOTS = frozenset({"event", "trigger"})
 _decoder = msgspec.json.Decoder()
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
-# The checker knows no comparison of an int with a double, the evaluator does.
+# The checker knows no operator on an int and a double. The evaluator knows the comparisons, and
+# `mix_numbers` adds the arithmetic.
 _NUMBERS = r"(?:int|uint|double)"
 _MIXED = re.compile(
-    rf"found no matching overload for '_(?:==|!=|<=?|>=?)_' applied to '\({_NUMBERS}, {_NUMBERS}\)'"
+    r"found no matching overload for '_(?:==|!=|<=?|>=?|[-+*/])_' applied to "
+    rf"'\({_NUMBERS}, {_NUMBERS}\)'"
 )
-_TOKEN = re.compile(
-    r"""(?P<text>[rRbB]*(?:"{3}.*?"{3}|'{3}.*?'{3}|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'))"""
-    r"""|//[^\n]*|(?P<name>[A-Za-z_]\w*)(?P<called>\s*(?=\())?|(?P<mark>[.,(){}\[\]+])|\s+|.""",
-    re.DOTALL,
-)
-_TRIGGER = re.compile(r"\btrigger\b")
+_MADE = 300
+"""What the library needs to take an item of Python in."""
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
-_TURNS_MAX = 10_000
-"""Where the library itself stops."""
-_BUILDERS = frozenset({"map", "filter"})
-_MACROS = _BUILDERS | {"all", "exists", "exists_one"}
+
+
+class Verdict(NamedTuple):
+    """What a condition says of an event."""
+
+    holds: bool
+    failure: str = ""
+    """Why that could not be said, if it could not. It counts as no."""
 
 
 class Event:
-    """An incoming event as conditions see it. Its data is decoded once, and only if asked for."""
+    """An incoming event as conditions see it. Its data is decoded once, and only if asked for.
 
-    __slots__ = ("_activation", "_value", "data", "name")
+    All conditions on it share what the library evaluates on, as making that is the cost, and a
+    bound on the work of those that are no trifle.
+    """
+
+    __slots__ = (
+        "_activation",
+        "_seen",
+        "_sizes",
+        "_used",
+        "_value",
+        "_verdicts",
+        "_work",
+        "data",
+        "name",
+    )
 
     def __init__(self, name: str, data: bytes) -> None:
         self.name = name
@@ -55,6 +76,10 @@ class Event:
         """JSON, or nothing for null."""
         self._value: object = UNSET
         self._activation: cel.Activation | None = None
+        self._seen: dict[str, object] | None = None
+        self._sizes: dict[Path, Size] = {}
+        self._verdicts: dict[str, Verdict] = {}
+        self._work = self._used = 0.0
 
     @property
     def value(self) -> object:
@@ -64,75 +89,184 @@ class Event:
         return self._value
 
     @property
-    def activation(self) -> cel.Activation:
-        """What the library evaluates on; shared by all conditions, as making it is the cost."""
-        if self._activation is None:
-            self._activation = _environment.Activation({"event": self._members})
-        return self._activation
-
-    def activation_for(self, trigger: "Event") -> cel.Activation:
-        """The same for a run that another event started."""
-        members = {"event": self._members, "trigger": trigger._members}
-        return _wait_environment.Activation(members)
+    def members(self) -> dict[str, object]:
+        """What a condition sees of it."""
+        if self._seen is None:
+            data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
+            self._seen = {"name": self.name, "data": data}
+        return self._seen
 
     @property
-    def _members(self) -> dict[str, object]:
-        data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
-        return {"name": self.name, "data": data}
+    def activation(self) -> cel.Activation:
+        """What the library evaluates on."""
+        if self._activation is None:
+            self._activation = _environment.Activation({"event": self.members})
+        return self._activation
+
+    def judge(self, condition: "Filter", trigger: "Event | None" = None) -> Verdict:
+        """What a condition says. Asked again, it is not evaluated again.
+
+        The filter of a wait may need the event that started the waiting run, too.
+        """
+        if condition.needs_trigger:
+            if trigger is None:
+                return Verdict(False, "no event has started the run")
+            return self._judge(condition, trigger)
+        verdict = self._verdicts.get(condition.source)
+        if verdict is None:
+            verdict = self._judge(condition, None)
+            if len(self._verdicts) < limits.EXPRESSIONS_COMPILED_MAX:
+                self._verdicts[condition.source] = verdict
+        return verdict
+
+    def _judge(self, condition: "Filter", trigger: "Event | None") -> Verdict:
+        try:
+            work = condition.work(self, trigger)
+            if work > limits.EXPRESSION_WORK_MAX:
+                return Verdict(False, "costs too much on data of this size")
+            if work > limits.EXPRESSION_TRIFLE and not self._charge(work):
+                return Verdict(False, "costs too much beside the other conditions on this event")
+            self._renew(work)
+            result = condition.evaluate(self, trigger)
+        except msgspec.DecodeError:
+            return Verdict(False, "the data of the event is no JSON that can be read")
+        except (RuntimeError, ValueError, RecursionError) as error:
+            return Verdict(False, _reason(error))
+        if not isinstance(result, bool):
+            return Verdict(False, f"gave no bool but a value of type {type(result).__name__}")
+        return Verdict(result)
+
+    def _charge(self, work: float) -> bool:
+        """Whether the conditions on this event may cost so much more."""
+        if self._work + work > limits.EVENT_EXPRESSIONS_WORK_MAX:
+            return False
+        self._work += work
+        return True
+
+    def _renew(self, work: float) -> None:
+        """The library keeps the values that it made until it is given something new to work on."""
+        self._used += work
+        if self._used > limits.EXPRESSION_WORK_MAX:
+            self._used, self._activation = work, None
+
+    def whole(self) -> "Size":
+        """An upper bound on the size of each part of the event."""
+        return self._sized((), lambda: _size_of_json(self.data, len(self.name) * 4 + 32))
+
+    def size(self, path: "Path") -> "Size":
+        """The size of one part of the event."""
+        return self._sized(path, lambda: self._measured(path))
+
+    def _sized(self, path: "Path", measure: Callable[[], "Size"]) -> "Size":
+        found = self._sizes.get(path)
+        if found is None:
+            found = measure()
+            if len(self._sizes) < limits.EXPRESSION_PATHS_MAX:
+                self._sizes[path] = found
+        return found
+
+    def _measured(self, path: "Path") -> "Size":
+        if path[1:] == ("name",):
+            return Size(len(self.name) * 4, 0)
+        if len(path) <= 2 or len(self._sizes) >= limits.EXPRESSION_PATHS_MAX:
+            return self.whole()
+        value = self.value
+        for member in path[2:]:
+            value = value.get(member) if isinstance(value, dict) else None
+        if isinstance(value, str):
+            return Size(len(value) if value.isascii() else len(value) * 4, 0)
+        if not isinstance(value, dict | list):
+            return Size(32, 0)
+        try:
+            return _size_of_json(msgspec.json.encode(value), 32)
+        except (ValueError, OverflowError, RecursionError):
+            return self.whole()
 
 
-class Shape(NamedTuple):
-    """What of an expression decides how much work it can make."""
+class Size(NamedTuple):
+    """How large some data is: its bytes, and the items of all its lists and maps together."""
 
-    joined: int
-    """How many plus signs there are."""
-    depth: int
-    """How deep macros stand in macros."""
-    roams: bool
-    """Whether a turn of a macro looks at more than its own item."""
-    builds: bool
-    """Whether lists are made."""
+    bytes: int
+    items: int
+
+
+def _size_of_json(data: bytes, more: int) -> Size:
+    items = data.count(b",") + data.count(b"[") + data.count(b"{") + 2
+    return Size(len(data) + more, items)
 
 
 class Filter:
     """A compiled condition."""
 
-    __slots__ = ("_expression", "_shape", "needs_trigger", "source")
+    __slots__ = ("_cost", "_expression", "_paths", "needs_trigger", "source")
 
-    def __init__(self, source: str, expression: cel.Expression, *, needs_trigger: bool) -> None:
+    def __init__(
+        self, source: str, expression: cel.Expression, cost: Polynomial, paths: frozenset[Path]
+    ) -> None:
         self.source = source
-        self.needs_trigger = needs_trigger
-        """Whether it reads the event that started the waiting run."""
         self._expression = expression
-        self._shape = _shape_of(source)
+        self._cost = cost
+        self._paths = paths
+        self.needs_trigger = any(path[0] == "trigger" for path in paths)
+        """Whether it reads the event that started the waiting run."""
 
     def holds(self, event: Event, trigger: Event | None = None) -> bool | None:
         """Whether it is true of an event; none when that cannot be said."""
-        if not self.needs_trigger:
-            trigger = None
-        elif trigger is None:
-            return None
-        try:
-            if self._work(event, trigger) > limits.EXPRESSION_WORK_BYTES_MAX:
-                return None
-            activation = event.activation if trigger is None else event.activation_for(trigger)
-            result = self._expression.eval(activation).value()
-        except (RuntimeError, ValueError, RecursionError, msgspec.DecodeError):
-            return None
-        return result if isinstance(result, bool) else None
+        verdict = event.judge(self, trigger)
+        return None if verdict.failure else verdict.holds
 
-    def _work(self, event: Event, trigger: Event | None) -> int:
-        """About how many bytes are touched."""
-        shape = self._shape
-        size = len(event.data) + (0 if trigger is None else len(trigger.data))
-        # Joined texts are copied once per plus, each longer than the last.
-        work = size * (1 + shape.joined * shape.joined)
-        if not shape.roams and not shape.builds:
+    def work(self, event: Event, trigger: Event | None) -> float:
+        """What it costs at most to evaluate it on an event, in about nanoseconds."""
+        roots = {"event": event, "trigger": event if trigger is None else trigger}
+        if trigger is None:
+            whole = event.whole()
+            work = self._cost.evaluate(lambda one: getattr(whole, one[0]))
+            if work <= limits.EXPRESSION_TRIFLE:
+                return work
+
+        def size(one: Unknown) -> float:
+            kind, path = one
+            return float(getattr(roots[path[0]].size(path), kind))
+
+        work = self._cost.evaluate(size)
+        if trigger is None:
             return work
-        longest = max(_longest(event.value), 1 if trigger is None else _longest(trigger.value))
-        turns = min(int(longest**shape.depth), _TURNS_MAX)
-        # The library copies the list that it builds at every turn.
-        return (work * turns if shape.roams else work) + (turns * longest * 8 * shape.builds)
+        # What is read is made anew for the library, as it belongs to another event each time.
+        made = [roots[path[0]].size(path) for path in self._paths]
+        return work + sum(one.bytes + _MADE * one.items for one in made)
+
+    def evaluate(self, event: Event, trigger: Event | None) -> object:
+        """Its value. Raises RuntimeError where there is none."""
+        value = self._expression.eval(self._activation(event, trigger))
+        if value.type() == cel.Type.ERROR:
+            raise RuntimeError(value.value())
+        return value.value()
+
+    def _activation(self, event: Event, trigger: Event | None) -> cel.Activation:
+        if trigger is None:
+            return event.activation
+        whole = {"event": event.members, "trigger": trigger.members}
+        return _wait_environment.Activation(_pruned(whole, self._paths))
+
+
+def judge(source: str, event: Event) -> Verdict:
+    """What the stored condition of a trigger says of an event.
+
+    One that was accepted by an earlier version and is refused today fails like any other.
+    """
+    try:
+        return event.judge(compile_filter(source))
+    except ValueError as error:
+        return Verdict(False, _reason(error))
+
+
+def judge_wait(source: str, event: Event, trigger: Callable[[], Event]) -> Verdict:
+    """The same for the filter of a wait, with the event that started the waiting run."""
+    try:
+        condition = compile_filter(source, of_wait=True)
+        return event.judge(condition, trigger() if condition.needs_trigger else None)
+    except ValueError as error:
+        return Verdict(False, _reason(error))
 
 
 @lru_cache(maxsize=limits.EXPRESSIONS_COMPILED_MAX)
@@ -144,17 +278,19 @@ def compile_filter(source: str, *, of_wait: bool = False) -> Filter:
     if len(source) > limits.EXPRESSION_LENGTH_MAX:
         raise ValueError(f"must have at most {limits.EXPRESSION_LENGTH_MAX} characters")
     environment = _wait_environment if of_wait else _environment
-    needs_trigger = of_wait and _TRIGGER.search(source) is not None
     try:
         expression = environment.compile(source)
     except RuntimeError as error:
         if not _only_mixes_numbers(str(error)):
             raise ValueError(_why(str(error))) from None
-        unchecked = environment.compile(source, disable_check=True)
-        return Filter(source, unchecked, needs_trigger=needs_trigger)
+        expression = environment.compile(source, disable_check=True)
     if expression.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         raise ValueError(f"must be true or false, not {expression.return_type().name().lower()}")
-    return Filter(source, expression, needs_trigger=needs_trigger)
+    tree = read_tree(expression.serialize())
+    mixed = mix_numbers(tree)
+    if mixed != tree:
+        expression = environment.deserialize(write_tree(mixed))
+    return Filter(source, expression, cost_of(mixed, _ROOTS), paths_of(mixed, _ROOTS))
 
 
 def _only_mixes_numbers(message: str) -> bool:
@@ -169,41 +305,19 @@ def _why(message: str) -> str:
     return f"cannot be compiled, at {found[1]}: {found[2]}"
 
 
-def _shape_of(source: str) -> Shape:
-    """Reads token by token; each open bracket remembers which item it binds, if it is a macro's."""
-    joined = depth = 0
-    roams = builds = False
-    frames: list[str] = []
-    before = member = ""
-    for token in _TOKEN.finditer(source):
-        name, mark = token["name"], token["mark"]
-        if name is not None:
-            if before == "(" and member in _MACROS:
-                frames[-1] = name
-                depth = max(depth, sum(map(bool, frames)))
-                builds = builds or member in _BUILDERS
-            elif before != "." and token["called"] is None:
-                item = next(filter(None, reversed(frames)), name)
-                roams = roams or name not in (item, "true", "false", "null", "in")
-            member = name if before == "." else ""
-        elif mark in ("(", "[", "{"):
-            frames.append("")
-        elif mark in (")", "]", "}") and frames:
-            frames.pop()
-        joined += mark == "+"
-        before = mark or name or token[0].strip() or before
-    return Shape(joined, depth, roams, builds)
+def _reason(error: Exception) -> str:
+    """What went wrong, in one line that is not too long to be stored."""
+    return " ".join(str(error).split())[: limits.EXPRESSION_FAILURE_LENGTH_MAX] or "failed"
 
 
-def _longest(value: object) -> int:
-    """The length of the longest list or object in some data."""
-    longest, rest = 1, [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, list | dict):
-            longest = max(longest, len(one))
-            rest.extend(one.values() if isinstance(one, dict) else one)
-    return longest
+def _pruned(value: object, paths: Collection[Path]) -> Any:
+    """The value without the members that no path leads to."""
+    if not isinstance(value, dict) or () in paths:
+        return value
+    tails: dict[str, list[Path]] = {}
+    for head, *tail in paths:
+        tails.setdefault(head, []).append(tuple(tail))
+    return {head: _pruned(value[head], rest) for head, rest in tails.items() if head in value}
 
 
 def _fitting(value: object) -> object:

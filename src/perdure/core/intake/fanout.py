@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from perdure.core.intake.definition import Workflow
-from perdure.core.intake.expression import Event, compile_filter
+from perdure.core.intake.expression import Event, judge
 from perdure.core.intake.trigger import canonical, is_reserved
 
 
@@ -55,9 +55,9 @@ class TriggerIndex:
             if identity in chosen or app not in (None, one.app):
                 continue
             if condition is not None:
-                holds = compile_filter(condition).holds(event)
-                errors += holds is None
-                if not holds:
+                verdict = judge(condition, event)
+                errors += bool(verdict.failure)
+                if not verdict.holds:
                     continue
             chosen[identity] = one
         return Matched([chosen[identity] for identity in sorted(chosen)], errors)
