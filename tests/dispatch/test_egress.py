@@ -5,7 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from perdure.dispatch.egress import Blocked, EgressGuard, Target, Unresolved, Vetted, read_target
+from perdure.dispatch.egress import (
+    Blocked,
+    EgressGuard,
+    RunnerGuard,
+    Target,
+    Unresolved,
+    Vetted,
+    read_target,
+)
 
 
 class Book:
@@ -37,6 +45,11 @@ INSIDE = [
     "169.254.169.254",
     "100.64.0.1",
     "192.0.0.1",
+    "192.0.0.9",
+    "192.0.0.170",
+    "168.63.129.16",
+    "3fff::1",
+    "3fff:fff:ffff::1",
     "192.0.2.1",
     "198.18.0.1",
     "203.0.113.5",
@@ -157,3 +170,95 @@ def test_a_name_that_leads_nowhere() -> None:
         vet(EgressGuard(Book()), "http://nowhere")
     with pytest.raises(Unresolved, match="no address"):
         vet(EgressGuard(Book(empty=[])), "http://empty")
+
+
+LITERALS = [
+    ("http://127.0.0.1/x", True),
+    ("http://127.1/x", True),
+    ("http://2130706433/x", True),
+    ("http://0x7f000001/x", True),
+    ("http://0177.0.0.1/x", True),
+    ("http://[::1]:8080/x", True),
+    ("http://[::ffff:10.0.0.1]/x", True),
+    ("http://93.184.216.34/x", False),
+    ("http://example.com/x", False),
+    ("http://abc.de/x", False),
+]
+
+
+@pytest.mark.parametrize(("url", "is_inside"), LITERALS)
+def test_an_inner_address_in_digits_is_refused_without_a_look_at_names(
+    url: str, is_inside: bool
+) -> None:
+    book = Book()
+    guard = EgressGuard(book)
+    if is_inside:
+        with pytest.raises(Blocked, match="not a public address"):
+            guard.require_possible(url)
+    else:
+        guard.require_possible(url)
+    assert book.asked == []
+
+
+def test_an_allowed_inner_address_in_digits_is_possible() -> None:
+    guard = EgressGuard(Book(), ["10.0.0.0/8", "localhost"])
+    guard.require_possible("http://10.1.2.3/x")
+    guard.require_possible("http://localhost/x")
+    with pytest.raises(Blocked):
+        guard.require_possible("http://127.0.0.1/x")
+
+
+METADATA = [
+    "169.254.169.254",
+    "169.254.1.1",
+    "fe80::1",
+    "fd00:ec2::254",
+    "168.63.129.16",
+    "100.100.100.200",
+    "::ffff:169.254.169.254",
+    "64:ff9b::a9fe:a9fe",
+    "2002:a9fe:a9fe::",
+]
+
+
+def runner_addresses(guard: RunnerGuard, host: str) -> Sequence[str]:
+    return asyncio.run(guard.addresses(host, 80))
+
+
+@pytest.mark.parametrize("allowed", [None, ["0.0.0.0/0", "::/0"]])
+@pytest.mark.parametrize("address", METADATA)
+def test_runners_are_never_posted_to_at_metadata_addresses(
+    address: str, allowed: list[str] | None
+) -> None:
+    guard = RunnerGuard(Book(runner_com=["10.0.0.1", address]), allowed)
+    with pytest.raises(Blocked, match="link-local or metadata"):
+        runner_addresses(guard, "runner.com")
+    with pytest.raises(Blocked, match="link-local or metadata"):
+        guard.require_possible(f"http://{f'[{address}]' if ':' in address else address}/invoke")
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "rubbish"])
+def test_runners_are_never_posted_to_where_no_single_host_is(address: str) -> None:
+    with pytest.raises(Blocked):
+        runner_addresses(RunnerGuard(Book(runner_com=[address])), "runner.com")
+
+
+def test_runners_live_anywhere_else_without_a_list() -> None:
+    guard = RunnerGuard(Book(runner_com=["10.0.0.1", "10.0.0.1", "::1"]))
+    assert not guard.is_restricted
+    assert runner_addresses(guard, "runner.com") == ("10.0.0.1", "::1")
+    guard.require_possible("http://127.0.0.1:9000/invoke")
+
+
+def test_a_list_of_the_operator_says_where_runners_live() -> None:
+    book = Book(runner_com=["10.0.0.1"], other_com=["10.0.0.1", "192.168.0.1"], named=["8.8.8.8"])
+    guard = RunnerGuard(book, ["10.0.0.0/8", "named"])
+    assert guard.is_restricted
+    assert runner_addresses(guard, "runner.com") == ("10.0.0.1",)
+    assert runner_addresses(guard, "named") == ("8.8.8.8",)
+    with pytest.raises(Blocked, match=r"192\.168\.0\.1, which is not in PERDURE_RUNNER_ALLOW"):
+        runner_addresses(guard, "other.com")
+    with pytest.raises(Blocked, match="PERDURE_RUNNER_ALLOW"):
+        guard.require_possible("http://0x7f.1/invoke")
+    with pytest.raises(OSError, match="no such name"):
+        runner_addresses(guard, "nowhere")

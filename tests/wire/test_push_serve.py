@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from perdure.core.intake.signature import verify
+from perdure.dispatch.egress import RunnerGuard
 from tests.support.http import PATIENCE_SECONDS, Json, Wire
 from tests.support.runner import op, ran, rows, settled, start, workflow
 
@@ -200,3 +201,44 @@ def test_a_registration_that_makes_no_sense_is_refused(wire: Wire, body: Any) ->
         answer = wire.call("POST", "/register", body)
     assert answer.status == 400, answer
     assert answer.body["error"]
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fd00:ec2::254]", "0xa9fea9fe"])
+def test_a_runner_at_a_metadata_address_is_refused(wire: Wire, host: str) -> None:
+    body = {"app": "shop", "workflows": [workflow("order")], "url": f"http://{host}/invoke"}
+    with wire.nothing_changes():
+        answer = wire.call("POST", "/register", body)
+    assert (answer.status, answer.body["reason"]) == (400, "runner_address_refused")
+
+
+class Names:
+    """A resolver whose answers a test chooses."""
+
+    def __init__(self, **names: str) -> None:
+        self.names = names
+        self.asked = 0
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        self.asked += 1
+        return [self.names[host]]
+
+
+def test_a_pass_goes_to_the_address_that_was_checked(wire: Wire, served: ServedRunner) -> None:
+    wire.server.serve._guard = RunnerGuard(Names(runner="127.0.0.1"), ["127.0.0.0/8"])
+    served.url = f"http://runner:{served.port}/invoke"
+    served.register(workflow("order"))
+    start(wire, "order")
+    posted = served.next()
+    assert posted.headers["host"] == f"runner:{served.port}"
+
+
+def test_a_name_that_leads_inside_later_is_not_posted_to(wire: Wire, served: ServedRunner) -> None:
+    names = Names(runner="127.0.0.1")
+    wire.server.serve._guard = RunnerGuard(names, ["127.0.0.0/8"])
+    served.url = f"http://runner:{served.port}/invoke"
+    served.register(workflow("order"))
+    names.names["runner"] = "169.254.169.254"
+    start(wire, "order")
+    wire.until(lambda: names.asked > 0)
+    wire.until(lambda: not wire.server.serve._posting)
+    assert served.connections == 0

@@ -377,3 +377,14 @@ def test_a_server_without_the_key_says_so_to_the_sender(tmp_path: Path) -> None:
         send(wire, made).refused(503, "webhook_misconfigured")
         [row] = rows(wire, "/webhook-source-deliveries")
         assert row["status"] == "misconfigured"
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "169.254.169.254", "0xa000001", "[::ffff:10.0.0.1]"])
+def test_an_endpoint_at_an_inner_address_is_refused_when_it_is_configured(
+    wire: Wire, host: str
+) -> None:
+    body = {"url": f"http://{host}/hook", "eventKinds": ["run.failed"]}
+    with wire.nothing_changes():
+        answer = wire.call("POST", "/webhook-endpoints", body)
+    assert answer.status == 400, answer
+    assert "not a public address" in answer.body["message"]

@@ -7,6 +7,7 @@ or the name are on the list of the operator.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Iterable, Sequence
 from ipaddress import (
@@ -26,8 +27,21 @@ _PORTS = {"http": 80, "https": 443}
 _NAT64 = ip_network("64:ff9b::/96")
 _REFUSED = tuple(
     ip_network(text)
-    for text in ("64:ff9b:1::/48", "fec0::/10", "::/96", "100::/64", "2001::/23", "192.88.99.0/24")
+    for text in (
+        *("64:ff9b:1::/48", "fec0::/10", "::/96", "100::/64", "2001::/23", "3fff::/20"),
+        *("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32"),
+    )
 )
+"""What is not of the public internet, although `ipaddress` may take it for global."""
+_METADATA = tuple(
+    ip_network(text)
+    for text in (
+        *("169.254.0.0/16", "fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"),
+        *("168.63.129.16/32", "100.100.100.200/32", "192.0.0.192/32"),
+    )
+)
+"""Link-local networks, and the addresses at which clouds describe a machine and its credentials."""
+_NUMERIC = re.compile(r"[0-9a-fx]+(\.[0-9a-fx]+){0,3}")
 _IN_URLS = "%/:=&?~+!$,;'@()*[]"
 
 Address = IPv4Address | IPv6Address
@@ -82,18 +96,43 @@ class SystemResolver:
         return [str(entry[4][0]) for entry in found]
 
 
+class AllowList:
+    """Hosts and networks that an operator allows. Raises Blocked for an entry that is neither."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        self._hosts: set[str] = set()
+        self._networks: list[IPv4Network | IPv6Network] = []
+        for entry in entries:
+            try:
+                self._networks.append(ip_network(entry))
+            except ValueError:
+                self._hosts.add(_ascii_host(entry))
+
+    def has_host(self, host: str) -> bool:
+        return host in self._hosts
+
+    def has_address(self, address: Address) -> bool:
+        return any(
+            one in network for one in (address, _unwrapped(address)) for network in self._networks
+        )
+
+
 class EgressGuard:
     """Vets targets. `allowed` names hosts and networks that are fine although they are inside."""
 
     def __init__(self, resolver: Resolver, allowed: Iterable[str] = ()) -> None:
         self._resolver = resolver
-        self._hosts: set[str] = set()
-        self._networks: list[IPv4Network | IPv6Network] = []
-        for entry in allowed:
-            try:
-                self._networks.append(ip_network(entry))
-            except ValueError:
-                self._hosts.add(_ascii_host(entry))
+        self._allowed = AllowList(allowed)
+
+    def require_possible(self, url: str) -> None:
+        """Refuse a URL that can never be sent to: a malformed one, or an inner address in digits.
+
+        Names are resolved when something is sent. Raises Blocked.
+        """
+        host = read_target(url).host
+        address = literal_address(host)
+        if address is not None and not self._is_fine(host, str(address)):
+            raise Blocked(f"{host} is not a public address")
 
     async def vet(self, url: str) -> Vetted:
         """Where to connect for a URL. Raises Blocked or Unresolved."""
@@ -105,19 +144,68 @@ class EgressGuard:
         if not found:
             raise Unresolved(f"{target.host} has no address")
         for text in found:
-            if target.host not in self._hosts and not self._is_fine(text):
+            if not self._is_fine(target.host, text):
                 raise Blocked(f"{target.host} is at {text}, which is not a public address")
         return Vetted(target, tuple(dict.fromkeys(found)))
 
-    def _is_fine(self, text: str) -> bool:
+    def _is_fine(self, host: str, text: str) -> bool:
+        if self._allowed.has_host(host):
+            return True
         try:
             address = ip_address(text)
         except ValueError:
             return False
+        return is_public(_unwrapped(address)) or self._allowed.has_address(address)
+
+
+class RunnerGuard:
+    """Says at which addresses runners may be posted to.
+
+    Link-local and metadata addresses never are. With a list only its hosts and networks are;
+    without one all others are, because runners usually live inside.
+    """
+
+    def __init__(self, resolver: Resolver, allowed: Iterable[str] | None = None) -> None:
+        self._resolver = resolver
+        self._allowed = None if allowed is None else AllowList(allowed)
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether there is a list."""
+        return self._allowed is not None
+
+    def require_possible(self, url: str) -> None:
+        """Refuse a URL that can never be posted to. Names are resolved when they are connected to.
+
+        Raises Blocked.
+        """
+        host = read_target(url).host
+        address = literal_address(host)
+        if address is not None:
+            self._require(host, address)
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Where to connect for a host. Raises Blocked, or OSError when it cannot be resolved."""
+        found = await self._resolver.resolve(host, port)
+        if not found:
+            raise OSError(f"{host} has no address")
+        for text in found:
+            address = literal_address(text)
+            if address is None:
+                raise Blocked(f"{host} resolved to {text}, which is not an address")
+            self._require(host, address)
+        return tuple(dict.fromkeys(found))
+
+    def _require(self, host: str, address: Address) -> None:
         plain = _unwrapped(address)
-        return is_public(plain) or any(
-            one in network for one in (address, plain) for network in self._networks
-        )
+        shown = host if host == str(address) else f"{host} is at {address}, which"
+        if _is_metadata(address) or _is_metadata(plain):
+            raise Blocked(f"{shown} is a link-local or metadata address")
+        if plain.is_multicast or plain.is_unspecified:
+            raise Blocked(f"{shown} is not an address of one host")
+        allowed = self._allowed
+        if allowed is not None and not allowed.has_host(host) and not allowed.has_address(address):
+            raise Blocked(f"{shown} is not in PERDURE_RUNNER_ALLOW")
 
 
 def read_target(url: str) -> Target:
@@ -152,6 +240,24 @@ def next_hop(url: str, location: str) -> str:
     if urlsplit(url).scheme.lower() == "https" and read_target(hop).scheme != "https":
         raise Blocked("it was sent on from https to http")
     return hop
+
+
+def literal_address(host: str) -> Address | None:
+    """The address that a host is in digits, also in the old short and hexadecimal spellings."""
+    try:
+        return ip_address(host)
+    except ValueError:
+        pass
+    if not _NUMERIC.fullmatch(host):
+        return None
+    try:
+        return IPv4Address(socket.inet_aton(host))
+    except OSError:
+        return None
+
+
+def _is_metadata(address: Address) -> bool:
+    return any(address in network for network in _METADATA if network.version == address.version)
 
 
 def is_public(address: Address) -> bool:

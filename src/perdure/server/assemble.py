@@ -95,7 +95,12 @@ from perdure.server.retention import make_pruner
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
-from perdure.server.webhooks import make_deliverer, make_forgetter, make_webhook_routes
+from perdure.server.webhooks import (
+    make_deliverer,
+    make_forgetter,
+    make_runner_guard,
+    make_webhook_routes,
+)
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import (
@@ -297,6 +302,8 @@ class Server:
             push_surface,
             node_id=node_id,
             signing_key=settings.signing_key,
+            guard=make_runner_guard(settings),
+            warns_of_addresses=settings.auth_driver != "none",
             namespaces=self.namespaces.known,
         )
         self.catalogue = CatalogueReader(

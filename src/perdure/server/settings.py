@@ -77,6 +77,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
+    runner_allow: tuple[str, ...] | None = None
+    """Where runners may be posted to; none is everywhere but metadata addresses."""
     history_retention: int = limits.HISTORY_RETENTION_DEFAULT
     """0 is for ever."""
     run_retention: int | None = None
@@ -168,6 +170,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_RUN_RETENTION_DAYS": "days that closed push runs are kept; for ever if not set",
     "PERDURE_EVENT_RETENTION_DAYS": "days that the log of events is kept; for ever if not set",
     "PERDURE_DELIVERY_RETENTION_DAYS": "the same for webhooks, sent and received",
+    "PERDURE_RUNNER_ALLOW": "hosts and networks where runners that serve HTTP may live, by commas",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
     "PERDURE_AI_URL": "where model calls of steps are posted to, in the form of chat completions",
     "PERDURE_AI_KEY": "bearer key of the AI provider",
@@ -245,6 +248,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["run_retention"] = _days(environment, "PERDURE_RUN_RETENTION_DAYS")
     values["event_retention"] = _days(environment, "PERDURE_EVENT_RETENTION_DAYS")
     values["delivery_retention"] = _days(environment, "PERDURE_DELIVERY_RETENTION_DAYS")
+    values["runner_allow"] = _listed(environment, "PERDURE_RUNNER_ALLOW")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
     values["ai_url"] = _url(environment, "PERDURE_AI_URL")
     values["ai_key"] = environment.get("PERDURE_AI_KEY") or None

@@ -4,7 +4,7 @@ from perdure.clock import Clock
 from perdure.core.intake.seal import Keyring
 from perdure.dispatch.deadlines import DeadlineLoop
 from perdure.dispatch.delivering import Deliverer
-from perdure.dispatch.egress import Blocked, EgressGuard, SystemResolver
+from perdure.dispatch.egress import Blocked, EgressGuard, RunnerGuard, SystemResolver
 from perdure.dispatch.forgetting import Forgetter, Rule
 from perdure.dispatch.outgoing import Outgoing
 from perdure.engine.beat import Engine
@@ -32,6 +32,14 @@ def make_guard(settings: Settings) -> EgressGuard:
         return EgressGuard(SystemResolver(), settings.egress_allow)
     except Blocked as error:
         raise SettingsError(f"PERDURE_EGRESS_ALLOW: {error}") from None
+
+
+def make_runner_guard(settings: Settings) -> RunnerGuard:
+    """Says at which addresses runners may be posted to."""
+    try:
+        return RunnerGuard(SystemResolver(), settings.runner_allow)
+    except Blocked as error:
+        raise SettingsError(f"PERDURE_RUNNER_ALLOW: {error}") from None
 
 
 def make_deliverer(
@@ -62,6 +70,6 @@ def make_webhook_routes(
     secrets = Secrets(ids, make_keyring(settings))
     return webhook_routes(
         surface,
-        Webhooks(engine, surface, clock, ids, secrets),
+        Webhooks(engine, surface, clock, ids, secrets, make_guard(settings)),
         Sources(engine, surface, clock, ids, secrets),
     )

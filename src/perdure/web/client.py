@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -45,6 +45,10 @@ class Target(NamedTuple):
     port: int
     is_secure: bool
     path: str
+
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Gives the addresses that may be connected to for a host and a port. Raises `ClientError`."""
 
 
 @lru_cache(maxsize=1024)
@@ -127,9 +131,14 @@ class _Connection:
 
 
 class HttpClient:
-    """Connections by origin, the last used one first."""
+    """Connections by origin, the last used one first.
 
-    def __init__(self) -> None:
+    With `resolve` it connects only to the addresses that this names, so that what was checked is
+    what is connected to.
+    """
+
+    def __init__(self, resolve: Resolve | None = None) -> None:
+        self._resolve = resolve
         self._idle: dict[tuple[str, int, bool], list[_Connection]] = defaultdict(list)
         self._context: ssl.SSLContext | None = None
 
@@ -177,11 +186,32 @@ class HttpClient:
         secure = self._secure() if target.is_secure else None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                return _Connection(
-                    *await asyncio.open_connection(target.host, target.port, ssl=secure)
+                if self._resolve is None:
+                    return _Connection(
+                        *await asyncio.open_connection(target.host, target.port, ssl=secure)
+                    )
+                return await self._open_at(
+                    await self._resolve(target.host, target.port), target, secure
                 )
         except TimeoutError as error:
             raise ClientError(f"{target.host}:{target.port} does not answer") from error
+
+    async def _open_at(
+        self, addresses: Sequence[str], target: Target, secure: ssl.SSLContext | None
+    ) -> _Connection:
+        name = target.host if secure is not None else None
+        for address in addresses[:-1]:
+            with contextlib.suppress(OSError):
+                return _Connection(
+                    *await asyncio.open_connection(
+                        address, target.port, ssl=secure, server_hostname=name
+                    )
+                )
+        return _Connection(
+            *await asyncio.open_connection(
+                addresses[-1], target.port, ssl=secure, server_hostname=name
+            )
+        )
 
     def _secure(self) -> ssl.SSLContext:
         if self._context is None:

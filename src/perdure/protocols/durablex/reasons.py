@@ -3,6 +3,7 @@
 PUSH_REASONS: dict[str, int] = {
     "validation_failed": 400,
     "protocol_mismatch": 400,
+    "runner_address_refused": 400,
     "event_too_large": 413,
     "event_not_found": 404,
     "run_not_found": 404,

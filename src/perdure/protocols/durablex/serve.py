@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from perdure.core.limits import (
 from perdure.core.push.command import Broke, PassReply, Refused
 from perdure.core.push.passing import error_of
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
+from perdure.dispatch.egress import Blocked, RunnerGuard, read_target
 from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
 from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
@@ -60,10 +61,14 @@ class Serve:
         *,
         node_id: str,
         signing_key: str | None,
+        guard: RunnerGuard,
+        warns_of_addresses: bool,
         namespaces: set[str],
     ) -> None:
         self.invoker = invoker
-        self.client = HttpClient()
+        self.client = HttpClient(self._addresses)
+        self._guard = guard
+        self._warns = warns_of_addresses
         self.clock = clock
         self.signing_key = signing_key
         self.engine = engine
@@ -82,6 +87,7 @@ class Serve:
             raise HttpError(400, "protocol_mismatch", message)
         manifest = read_manifest(told, with_url=True)
         assert manifest.url is not None
+        self._check_address(manifest.url)
         link: RunnerLink = await self.engine.submit(
             RegisterRunner(
                 request.namespace,
@@ -100,6 +106,25 @@ class Serve:
             "heartbeatMs": HEARTBEAT * 1000 // SECOND,
         }
         return self._surface.answer(200, answer)
+
+    def _check_address(self, url: str) -> None:
+        try:
+            self._guard.require_possible(url)
+        except Blocked as error:
+            raise HttpError(400, "runner_address_refused", f"url: {error}") from None
+        if self._warns and not self._guard.is_restricted:
+            self._warns = False
+            log.warning(
+                "a runner at %s registered; set PERDURE_RUNNER_ALLOW to limit where registrations "
+                "may make this server post to",
+                read_target(url).authority,
+            )
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        try:
+            return await self._guard.addresses(host, port)
+        except Blocked as error:
+            raise ClientError(str(error)) from None
 
     async def run(self) -> None:
         """Learn from the disk who serves, and forget who does not, while the server lives."""

@@ -5,14 +5,18 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake.delivery import STATUSES, SUBSCRIBABLE, Delivery, Kind
-from perdure.dispatch.egress import Blocked, read_target
+from perdure.dispatch.egress import Blocked, EgressGuard
+from perdure.engine.beat import Engine
 from perdure.engine.deliveries import DELIVERY, Redeliver
 from perdure.engine.webhooks import ENDPOINTS, AddEndpoint, ChangeEndpoint, Endpoint, Endpoints
+from perdure.identity import IdSource
 from perdure.protocols.durablex.paging import SCAN_PAGES_MAX, Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, moment, read_body
-from perdure.protocols.durablex.secrets import new_secret
+from perdure.protocols.durablex.secrets import Secrets, new_secret
+from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.webhook_handling import PAGE, Patch, WebhookHandlers, with_secret
 from perdure.protocols.durablex.webhook_views import (
     attempt_view,
@@ -50,6 +54,18 @@ _patch_decoder = msgspec.json.Decoder(EndpointPatch)
 class Webhooks(WebhookHandlers):
     """The routes under /webhook-endpoints and /webhook-deliveries."""
 
+    def __init__(
+        self,
+        engine: Engine,
+        surface: DurablexSurface,
+        clock: Clock,
+        ids: IdSource,
+        secrets: Secrets,
+        guard: EgressGuard,
+    ) -> None:
+        super().__init__(engine, surface, clock, ids, secrets)
+        self._guard = guard
+
     # Endpoints -----------------------------------------------------------------------------------
 
     async def endpoints(self, request: Request) -> Response:
@@ -74,7 +90,7 @@ class Webhooks(WebhookHandlers):
         secret = self._secrets.given(body.secret)
         endpoint = Endpoint(
             id=endpoint_id,
-            url=_url(body.url),
+            url=self._checked(body.url),
             event_kinds=_kinds(body.event_kinds),
             created_at=now,
             updated_at=now,
@@ -92,7 +108,7 @@ class Webhooks(WebhookHandlers):
         patch = read_body(request, _patch_decoder)
         fields: dict[str, Any] = {}
         if patch.url is not UNSET:
-            fields["url"] = _url(patch.url)
+            fields["url"] = self._checked(patch.url)
         if patch.event_kinds is not UNSET:
             fields["event_kinds"] = _kinds(patch.event_kinds)
         fields |= patch.fields()
@@ -120,6 +136,14 @@ class Webhooks(WebhookHandlers):
         if gone is None:
             raise not_found("endpoint", endpoint_id)
         return self._surface.answer(200, {"id": endpoint_id, "deleted": True})
+
+    def _checked(self, url: str) -> str:
+        """A URL that a delivery may be able to reach. Names are resolved when one is sent."""
+        try:
+            self._guard.require_possible(url)
+        except Blocked as refused:
+            raise bad_request(f"url: {refused}") from None
+        return url
 
     async def stats(self, request: Request) -> Response:
         """GET /webhook-endpoints/stats: how the latest deliveries to each went."""
@@ -195,14 +219,6 @@ def _count(row: dict[str, Any], delivery: Delivery) -> None:
     row["failed"] += delivery.status in ("failed", "exhausted", "dead")
     # The newest come first.
     row.setdefault("lastDelivery", instant.text(delivery.created_at))
-
-
-def _url(url: str) -> str:
-    try:
-        read_target(url)
-    except Blocked as refused:
-        raise bad_request(f"url: {refused}") from None
-    return url
 
 
 def _kinds(told: list[str]) -> tuple[Kind, ...]:
