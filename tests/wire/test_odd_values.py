@@ -22,7 +22,8 @@ from tests.support.http import (
     wait_for_signal,
 )
 
-ODD: list[Any] = [None, "", "x" * 300, "\x00é", -1, 1.5, 2**63, [None], {"": None}]
+BLOBLESS = {"codec": "avro", "blob": 5}
+ODD: list[Any] = [None, "", "x" * 300, "\x00é", -1, 1.5, 2**63, [None], {"": None}, BLOBLESS]
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -133,6 +134,9 @@ def bodies_of_clients(wire: Wire) -> Iterator[tuple[str, Json]]:
     path = f"/workflows/{run['workflow_id']}"
     yield f"{path}/signal/pay", {"input": avro([1]), "request_id": "r"}
     yield f"{path}/runs/{run['run_id']}/signal/pay", {"input": {"a": 1}, "request_id": "r"}
+    yield f"{path}/update/ask", {"input": [1], "request_id": "r", "wait_for": "accepted"}
+    yield f"{path}/query/ask", {"input": [1]}
+    yield f"{path}/message-streams/s/messages", {"message_id": "m", "input": [1]}
     yield f"{path}/cancel", {"reason": "r", "request_id": "r"}
     yield f"{path}/terminate", {"reason": "r", "request_id": "r"}
 

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core import limits
+from perdure.core.large_numbers import find_large_number
 from perdure.core.limits import (
     MESSAGE_STREAM_NAME_LENGTH_MAX,
     MESSAGE_STREAMS_MAX,
@@ -409,6 +410,9 @@ def decode(body: bytes, kind: type[T]) -> T:
             # Members that are carried unopened are not looked at by the decoder, and whatever
             # is stored is spliced into answers: bytes that are no text would spoil them all.
             body.decode()
+        number = find_large_number(body)
+        if number is not None:
+            raise msgspec.DecodeError(f"the number {number} is too large")
         decoded: T = decoder.decode(whole_body(body))
     except msgspec.ValidationError as error:
         raise invalid(error) from None

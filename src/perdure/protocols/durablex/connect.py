@@ -28,7 +28,7 @@ from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
 from perdure.engine.registering import RegisterRunner, RunnerLink, SeeRunner, link_key
 from perdure.identity import IdSource
-from perdure.protocols.durablex.depth import is_too_deep
+from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.invoke import PassBody, ResultLost, body_of, does_not_fit, reply_of
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
@@ -147,8 +147,9 @@ class Session:
         self._impatience = loop.call_later(RUNNER_REGISTER_TIMEOUT / SECOND, self._give_up)
 
     def received(self, message: bytes) -> None:
-        if is_too_deep(message):
-            self._refuse_deep(message)
+        obstacle = find_obstacle(message)
+        if obstacle is not None:
+            self._refuse_unreadable(message, obstacle)
             return
         try:
             envelope = _envelope_decoder.decode(message)
@@ -302,12 +303,14 @@ class Session:
             b'{"type":"invoke","id":"%b","payload":%b}' % (call.call_id.encode(), body)
         )
 
-    def _refuse_deep(self, message: bytes) -> None:
+    def _refuse_unreadable(self, message: bytes, obstacle: str) -> None:
         """What nobody can read is still the answer to a pass, if it names one where it begins."""
         named = _ID.search(message, 0, _HEAD_BYTES)
         call = None if named is None else self._calls.pop(named[1].decode(), None)
         if call is not None:
             self._plane.invoker.finish(call, reply_of(206, message))
+        elif self._runner is None:
+            self._socket.close(frames.POLICY, f"the registration cannot be read: {obstacle}")
 
     def _take_result(self, envelope: _Envelope) -> None:
         call = self._calls.pop(envelope.id or "", None)

@@ -34,7 +34,7 @@ from perdure.core.run.history import encode
 from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import Run
-from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
+from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
 from perdure.store.interface import PayloadKey, Store
 
@@ -261,9 +261,10 @@ _text_decoder = msgspec.json.Decoder(str)
 
 def reply_of(status: int, body: bytes) -> PassReply:
     """What a runner's answer asks for. One that nobody can read is a pass that broke."""
-    if is_too_deep(body):
+    obstacle = find_obstacle(body)
+    if obstacle is not None:
         # Asking again would only repeat what the steps did.
-        return Refused(error=error_of(f"the answer of the runner: {TOO_DEEP}"), logs=[])
+        return Refused(error=error_of(f"the answer of the runner: {obstacle}"), logs=[])
     try:
         told = _body_decoder.decode(whole_body(body))
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.maps import expectation, whole_body
-from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
+from perdure.protocols.durablex.depth import find_obstacle
 from perdure.web.message import HttpError, Request
 
 T = TypeVar("T")
@@ -21,8 +21,9 @@ def bad_request(message: str) -> HttpError:
 def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
     """The body of a request; none is an empty one."""
     body = whole_body(request.body)
-    if is_too_deep(body):
-        raise bad_request(TOO_DEEP)
+    obstacle = find_obstacle(body)
+    if obstacle is not None:
+        raise bad_request(obstacle)
     try:
         # Payloads are carried unread, so whether they are text is found out here or never.
         body.decode()

@@ -29,7 +29,7 @@ from perdure.engine.webhooks import (
     Source,
     secret_owner,
 )
-from perdure.protocols.durablex.depth import is_too_deep
+from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.paging import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
 from perdure.protocols.durablex.secrets import new_secret
@@ -266,11 +266,11 @@ class Sources(WebhookHandlers):
             refused = HttpError(401, "webhook_unauthorized", fault.replace("_", " "))
             raise await refuse("unauthorized", fault, refused)
         try:
-            if is_too_deep(body):
-                raise RecursionError
+            if find_obstacle(body) is not None:
+                raise msgspec.DecodeError
             body.decode()
             return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except (msgspec.DecodeError, UnicodeDecodeError):
             bad = HttpError(400, "malformed_json", "the body is not JSON")
             raise await refuse("invalid", None, bad) from None
 

@@ -21,7 +21,7 @@ from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
 from perdure.engine.passing import ShowRun
 from perdure.engine.payloads import PAYLOADS, UploadPayload, loose_part
-from perdure.protocols.durablex.depth import TOO_DEEP, is_too_deep
+from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.invoke import memo_page
 from perdure.protocols.durablex.requests import bad_request, integer
 from perdure.protocols.durablex.runs import Runs
@@ -138,8 +138,9 @@ def _digest(data: bytes) -> str:
 
 def _digest_of_json(data: bytes) -> str:
     """The digest of a result, which is spliced into other documents later."""
-    if is_too_deep(data):
-        raise bad_request(TOO_DEEP)
+    obstacle = find_obstacle(data)
+    if obstacle is not None:
+        raise bad_request(obstacle)
     try:
         data.decode()
         msgspec.json.decode(data, type=Raw)
