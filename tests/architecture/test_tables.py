@@ -98,8 +98,14 @@ def test_every_row_of_the_table_of_reasons_is_filled() -> None:
 
 
 def test_the_web_layer_has_reasons_of_its_own() -> None:
-    own = {reason for reason, _ in said_in_calls("web/server.py", "HttpError", "_refuse_stream")}
-    assert own == {"malformed_http", "headers_too_large"}
+    own = {reason for reason, _ in said_in_calls("web/connection.py", "HttpError")}
+    assert own == {
+        "malformed_http",
+        "headers_too_large",
+        "request_timeout",
+        "request_memory_full",
+        "too_many_connections",
+    }
 
 
 def test_every_rejection_has_a_status() -> None:

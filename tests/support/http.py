@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import uvloop
 
@@ -97,6 +97,10 @@ class Loop:
         self._runner = runner
         self._streams: list[Stream] = []
 
+    @property
+    def here(self) -> asyncio.AbstractEventLoop:
+        return self._runner.get_loop()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Turn until some work is done."""
         # Not with the runner: it would listen for signals anew every time.
@@ -170,6 +174,29 @@ class Stream:
     def unread(self) -> bytes:
         """What has come in and was not read, without waiting for more."""
         return bytes(self._reader._buffer)  # type: ignore[attr-defined]  # asyncio has no peek.
+
+    def end(self) -> None:
+        """Close our side: nothing more is sent, but answers are still read."""
+        self._writer.write_eof()
+
+    def stop_reading(self) -> None:
+        """Take nothing more from the socket, as a client does that hangs."""
+        self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def read_some(self, size: int) -> bytes:
+        """Take a little, and stop again."""
+        self.go_on_reading()
+        taken = self._loop.run(asyncio.wait_for(self._reader.read(size), PATIENCE_SECONDS))
+        self.stop_reading()
+        return taken
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        return cast(asyncio.Transport, self._writer.transport)
 
     def close(self) -> None:
         self._writer.close()

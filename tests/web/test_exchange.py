@@ -70,7 +70,9 @@ class Desk:
         body: bytes = b"{}",
         headers: dict[bytes, bytes] = JSON,
     ) -> None:
-        self._exchange.start(Request("POST", path, headers, body=body))
+        request = Request("POST", path, headers, body=body, body_bytes=len(body))
+        self._exchange.admit(request)
+        self._exchange.start(request)
 
     @property
     def statuses(self) -> list[int]:
@@ -101,8 +103,13 @@ def test_every_request_is_admitted_anew() -> None:
 class RevocableTokens:
     """Tokens that can be taken back while the server runs."""
 
+    needs_body = False
+
     def __init__(self) -> None:
         self.is_revoked = False
+
+    def is_of_body(self, request: Request) -> bool:
+        return False
 
     def authenticate(self, request: Request) -> Principal:
         if self.is_revoked:

@@ -3,8 +3,8 @@
 import asyncio
 from typing import cast
 
+from perdure.web.limits import PIPELINED_MAX
 from perdure.web.outbox import LARGE_BYTES_MIN, TOGETHER_MAX, Outbox
-from perdure.web.server import PIPELINED_MAX
 from tests.web.floor import a_floor, request
 
 
@@ -96,6 +96,9 @@ def test_a_client_that_is_gone_keeps_nobody_from_their_answer() -> None:
 
 
 class _Hasty(_Transport):
+    def get_extra_info(self, name: str) -> None:
+        return None
+
     def abort(self) -> None:
         self._written.append((self._name, b"aborted"))
         self.closed = True

@@ -69,9 +69,9 @@ def test_a_path_that_leads_nowhere_is_404(target: str) -> None:
 @pytest.mark.parametrize(
     ("method", "target", "allow"),
     [
-        ("PUT", "/runs", b"GET, POST"),
-        ("PUT", "/runs/a", b"DELETE, GET"),
-        ("PUT", "/runs/poll", b"DELETE, GET, POST"),
+        ("PUT", "/runs", b"GET, HEAD, POST"),
+        ("PUT", "/runs/a", b"DELETE, GET, HEAD"),
+        ("PUT", "/runs/poll", b"DELETE, GET, HEAD, POST"),
         ("GET", "/runs/a/stop", b"POST"),
     ],
 )

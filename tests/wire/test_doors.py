@@ -170,8 +170,10 @@ def test_a_body_is_too_large_by_its_announced_and_by_its_real_size(guarded: Wire
         refusal = announced.read_answer().refused(413, "payload_too_large")
         assert refusal["limit"] == BODY_BYTES_MAX
 
+        known = b"Authorization: Bearer %b\r\n" % TOKENS["operator"].encode()
+        known += b"%b: 2\r\nTransfer-Encoding: chunked\r\n\r\n" % CONTROL_VERSION.encode()
         chunked = guarded.stream()
-        chunked.send(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        chunked.send(head + known)
         for piece in (whole[:900], whole[900:1800], whole[1800:]):
             chunked.send(b"%x\r\n%s\r\n" % (len(piece), piece))
         assert chunked.read_answer().refused(413, "payload_too_large")["limit"] == BODY_BYTES_MAX
@@ -323,10 +325,10 @@ def test_another_method_is_405_and_names_those_that_work(shared_wire: Wire) -> N
     worker = shared_wire.call("GET", "/api/worker/workflow-tasks/poll")
 
     control.refused(405, "method_not_allowed")
-    assert control.headers["allow"] == "GET, POST"
+    assert control.headers["allow"] == "GET, HEAD, POST"
     assert worker.refused(405, "method_not_allowed")["protocol_version"] == "1.20"
     assert worker.headers["allow"] == "POST"
-    assert shared_wire.call("HEAD", "/api/health").headers["allow"] == "GET"
+    assert shared_wire.call("HEAD", "/api/health").status == 200
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -12,11 +13,15 @@ from collections.abc import Sequence
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, SettingsError
 from perdure.server.siblings import Family
+from perdure.web.limits import ConnectionLimits
 from perdure.web.server import Connections, listen
 
 LISTENING = "perdure listening on "
 DRAIN_SECONDS = 10
 """How long a stopping server lets requests finish."""
+
+FILES_BESIDE_CONNECTIONS = 128
+"""What a process opens for its store, for runners and for itself."""
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +39,7 @@ async def serve(
             beat = group.create_task(server.engine.run(), name="beat")
             _spare_the_collector()
             loops = [group.create_task(work, name=name) for name, work in server.loops()]
-            await _listen_and_serve(server, listeners, supervised=supervised)
+            await _listen_and_serve(server, settings, listeners, supervised=supervised)
             for loop in loops:
                 loop.cancel()
             server.engine.stop()
@@ -102,10 +107,35 @@ def _listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
     return listener
 
 
+def connection_limits(settings: Settings) -> ConnectionLimits:
+    """The limits of the settings, as far as this process may open files for them."""
+    wanted = settings.connections_max + settings.connections_max // 8 + FILES_BESIDE_CONNECTIONS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    most = settings.connections_max
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, max(1, (soft - FILES_BESIDE_CONNECTIONS) * 8 // 9))
+    if most < settings.connections_max:
+        log.info(
+            "at most %d connections are accepted, since this process may open %d files",
+            most,
+            soft,
+        )
+    return ConnectionLimits(
+        connections_max=most,
+        per_peer_max=min(most, settings.connections_per_peer_max),
+        memory_bytes_max=settings.request_memory_bytes_max,
+    )
+
+
 async def _listen_and_serve(
-    server: Server, listeners: Sequence[socket.socket], *, supervised: bool
+    server: Server, settings: Settings, listeners: Sequence[socket.socket], *, supervised: bool
 ) -> None:
-    connections = Connections(server.app)
+    connections = Connections(server.app, connection_limits(settings))
     accepting = [await listen(connections, listener) for listener in listeners]
     sweeping = asyncio.create_task(connections.sweep(), name="sweep")
     stop = asyncio.Event()

@@ -70,6 +70,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     query_polls_max: int = limits.PARKED_QUERY_POLLS_MAX
     update_wait_timeout: int = limits.UPDATE_WAIT_DEFAULT
     body_bytes_max: int = limits.BODY_BYTES_MAX
+    connections_max: int = limits.CONNECTIONS_MAX
+    connections_per_peer_max: int = limits.CONNECTIONS_PER_PEER_MAX
+    request_memory_bytes_max: int = limits.REQUEST_MEMORY_BYTES_MAX
     bounds: Bounds = DEFAULT_BOUNDS
     compression: bool = True
     signing_key: str | None = None
@@ -161,6 +164,10 @@ ENVIRONMENT: dict[str, str] = {
     "DW_V2_UPDATE_WAIT_COMPLETION_TIMEOUT_SECONDS": "seconds that a client waits for the outcome "
     "of an update when it does not say",
     "DW_MAX_PAYLOAD_BYTES": "largest request body",
+    "PERDURE_CONNECTIONS_MAX": "connections of one process; fewer where it may open fewer files",
+    "PERDURE_CONNECTIONS_PER_PEER_MAX": "the same from one address",
+    "PERDURE_REQUEST_MEMORY_BYTES_MAX": "bytes of requests that one process holds at once, at "
+    "least four of the largest bodies",
     **{name: choice.meaning for name, choice in BOUNDS.items()},
     "DW_COMPRESSION_ENABLED": "whether large answers are compressed on request",
     "PERDURE_EXTERNAL_PAYLOADS": "on or off: whether SDKs may upload large payloads apart",
@@ -216,6 +223,18 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "body_bytes_max": _integer(
             environment, "DW_MAX_PAYLOAD_BYTES", 1_024, limits.BODY_BYTES_CEILING
         ),
+        "connections_max": _integer(
+            environment, "PERDURE_CONNECTIONS_MAX", 1, limits.CONNECTIONS_CEILING
+        ),
+        "connections_per_peer_max": _integer(
+            environment, "PERDURE_CONNECTIONS_PER_PEER_MAX", 1, limits.CONNECTIONS_CEILING
+        ),
+        "request_memory_bytes_max": _integer(
+            environment,
+            "PERDURE_REQUEST_MEMORY_BYTES_MAX",
+            limits.BODY_BYTES_MAX * 4,
+            limits.REQUEST_MEMORY_BYTES_CEILING,
+        ),
         "bounds": _bounds(environment),
         "role_tokens": _by_role(environment, "TOKEN"),
         "signature_key": environment.get("DW_SIGNATURE_KEY") or None,
@@ -255,7 +274,12 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["ai_model"] = environment.get("PERDURE_AI_MODEL") or None
     values["compression"] = _switch(environment, "DW_COMPRESSION_ENABLED")
     values |= given
-    return Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+    settings = Settings(**{k: v for k, v in values.items() if v is not None})  # type: ignore[arg-type]
+    if settings.request_memory_bytes_max < 4 * settings.body_bytes_max:
+        raise SettingsError(
+            "PERDURE_REQUEST_MEMORY_BYTES_MAX is less than four bodies of DW_MAX_PAYLOAD_BYTES"
+        )
+    return settings
 
 
 def _bounds(environment: Mapping[str, str]) -> Bounds:

@@ -1,4 +1,4 @@
-"""The door. Checks have one order: body, authentication, role, version, namespace, validation."""
+"""The door: one function admits a request, by its head, before any of its body is kept."""
 
 import logging
 from collections.abc import Callable
@@ -44,32 +44,45 @@ class Application:
         """How large the body of a request may be."""
         return self._raw.get((request.method, request.path), self.body_bytes_max)
 
-    def find(self, request: Request) -> Route:
-        """The route of a request whose body may be read. Raises `HttpError`."""
-        if request.refusal is not None:
-            raise request.refusal
-        body = request.body
-        if body and (
+    def admit(self, request: Request) -> None:
+        """Admit a request by its head, or raise. Its route, principal and namespace are set.
+
+        The one order of all checks: announced body, route, credential, role, version, namespace.
+        The head itself has been checked by the connection; room for the body is reserved by it.
+        """
+        if request.body_bytes and (
             request.headers.get(b"content-type") != _JSON
-            or len(body) > self.body_bytes_max
+            or request.body_bytes > self.body_bytes_max
             or request.path in self._raw_paths
         ):
             self._check_body(request)
-        route = self.router.find(request)
+        route = request.route = self.router.find(request)
         if request.is_upgrade and not route.upgrades:
             raise HttpError(400, "upgrade_not_supported", "this path cannot be upgraded")
-        return route
-
-    def admit(self, request: Request, route: Route) -> None:
-        """Let a request in, or raise `HttpError`."""
         if route.roles is not PUBLIC:
-            request.principal = self._authenticator.authenticate(request)
+            authenticator = self._authenticator
+            if authenticator.needs_body and authenticator.is_of_body(request):
+                request.awaits_body = True
+                return
+            request.principal = authenticator.authenticate(request)
+            request.is_known = True
             require_role(request.principal, route.roles)
         route.surface.admit(request)
 
-    def refuse(self, request: Request, surface: Surface | None, error: BaseException) -> Response:
+    def admit_body(self, request: Request, route: Route) -> None:
+        """Check what only the whole body tells: its real size and type, and its signature."""
+        if request.is_chunked and request.body:
+            request.body_bytes = len(request.body)
+            self._check_body(request)
+        if request.awaits_body:
+            request.principal = self._authenticator.authenticate(request)
+            require_role(request.principal, route.roles)
+            route.surface.admit(request)
+
+    def refuse(self, request: Request, error: BaseException) -> Response:
         """The answer to a request that failed, in the shape of its family."""
-        surface = surface or self._surface_of(request.path)
+        route = request.route
+        surface = self._surface_of(request.path) if route is None else route.surface
         if not isinstance(error, HttpError):
             error = self._explain(request, error)
         return surface.refuse(request, error)
@@ -89,16 +102,13 @@ class Application:
         return translated
 
     def _check_body(self, request: Request) -> None:
-        media_type = request.headers.get(b"content-type", b"")
-        raw_bytes_max = self._raw.get((request.method, request.path))
-        most = self.body_bytes_max if raw_bytes_max is None else raw_bytes_max
-        if len(request.body) > most:
+        most = self.body_limit(request)
+        if request.body_bytes > most:
             raise too_large(most)
-        if raw_bytes_max is not None:
+        media_type = request.headers.get(b"content-type", b"")
+        if (request.method, request.path) in self._raw:
             if media_type != _BYTES:
                 raise _unsupported("bodies of this path are bytes", _BYTES.decode())
-            return
-        if media_type == _JSON:
             return
         media_type = media_type.partition(b";")[0].strip().lower()
         if media_type == _JSON or media_type.endswith(b"+json"):

@@ -17,10 +17,28 @@ READ, FULL = "read", "full"
 class Authenticator(Protocol):
     """Tells who a request is from."""
 
+    @property
+    def needs_body(self) -> bool:
+        """Whether the credential of any request is of its body."""
+        ...
+
+    def is_of_body(self, request: Request) -> bool:
+        """Whether that of this one is, so that it cannot be authenticated by its head."""
+        ...
+
     def authenticate(self, request: Request) -> Principal: ...
 
 
-class NoAuthentication:
+class _ByHead:
+    """Credentials that are in the head, always."""
+
+    needs_body = False
+
+    def is_of_body(self, request: Request) -> bool:
+        return False
+
+
+class NoAuthentication(_ByHead):
     """Everybody is an anonymous administrator. For laptops."""
 
     def __init__(self) -> None:
@@ -30,7 +48,7 @@ class NoAuthentication:
         return self._anyone
 
 
-class TokenAuthentication:
+class TokenAuthentication(_ByHead):
     """One shared token, a token per role, tokens of named ones, keys of a scope, or all of them."""
 
     def __init__(
@@ -54,7 +72,7 @@ class TokenAuthentication:
         header = request.headers.get(b"authorization", b"")
         scheme, _, offered = header.partition(b" ")
         found: Principal | None = None
-        if scheme.lower() == b"bearer":
+        if scheme == b"Bearer" or scheme.lower() == b"bearer":
             offered = offered.strip()
             for token, principal in self._known:
                 # Every token is compared, so that timing tells nothing about which one is near.
@@ -83,6 +101,11 @@ class SignatureAuthentication:
             raise ValueError("signatures need at least one key")
         self._known = _of_roles("signature", by_role, shared, is_alone=not by_role)
         self._tokens = tokens
+
+    needs_body = True
+
+    def is_of_body(self, request: Request) -> bool:
+        return b"x-signature" in request.headers
 
     def authenticate(self, request: Request) -> Principal:
         offered = request.headers.get(b"x-signature")

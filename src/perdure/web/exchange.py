@@ -10,39 +10,49 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure.web.app import Application
-from perdure.web.message import Later, Request, Response
-from perdure.web.routing import Surface
+from perdure.web.message import HttpError, Later, Request, Response
 
 Reply = Callable[[Request, Response], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
 
 
 class Exchange:
-    """Admits a request, has it handled and replies, exactly once and whatever happens.
+    """Has an admitted request handled and replies, exactly once and whatever happens.
 
     A connection has one, for one request after the other.
     """
 
-    __slots__ = ("_app", "_handling", "_later", "_reply", "_request", "_spawn", "_surface")
+    __slots__ = ("_app", "_handling", "_later", "_reply", "_request", "_spawn")
 
     def __init__(self, app: Application, reply: Reply, spawn: Spawn) -> None:
         self._app = app
         self._reply = reply
         self._spawn = spawn
         self._request: Request
-        self._surface: Surface | None
         self._handling: Coroutine[Any, Any, Response]
         self._later: Later | None
+
+    def admit(self, request: Request) -> None:
+        """Admit a request by its head. A refusal is noted on it, and replied in its turn."""
+        try:
+            self._app.admit(request)
+        except HttpError as error:
+            # Its traceback refers to the request.
+            request.refusal = error.with_traceback(None)
+        except Exception as error:
+            request.refusal = error
 
     def start(self, request: Request) -> None:
         """Reply now, or as soon as there is an answer. The request before has its reply."""
         self._request = request
-        self._surface = None
-        app = self._app
+        if request.refusal is not None:
+            self._refuse(request.refusal)
+            return
+        route = request.route
+        assert route is not None
         try:
-            route = app.find(request)
-            self._surface = route.surface
-            app.admit(request, route)
+            if request.is_chunked or request.awaits_body:
+                self._app.admit_body(request, route)
             handling = route.handler(request)
         except Exception as error:
             self._refuse(error)
@@ -108,13 +118,15 @@ class Exchange:
 
     def _refuse(self, error: BaseException) -> None:
         try:
-            response = self._app.refuse(self._request, self._surface, error)
+            response = self._app.refuse(self._request, error)
         except Exception as broken:
             response = self._app.last_word(self._request, broken)
         self._finish(response)
 
     def _finish(self, response: Response) -> None:
         request = self._request
+        # An idle connection does not keep the body of its last request.
+        del self._request
         if b"accept-encoding" in request.headers:
             self._app.compress(request, response)
         self._reply(request, response)

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from hashlib import sha1
 from typing import NamedTuple
 
+from perdure.web.limits import FRAGMENTS_MAX
+
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR = 1000, 1001, 1002
@@ -40,15 +42,26 @@ class Message(NamedTuple):
 class FrameReader:
     """Gathers the frames of one client into messages."""
 
-    __slots__ = ("_buffer", "_bytes_max", "_opcode", "_parts", "_size")
+    __slots__ = ("_buffer", "_bytes_max", "_fragments", "_fragments_max", "_message", "_opcode")
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int, fragments_max: int = FRAGMENTS_MAX) -> None:
         self._bytes_max = bytes_max
+        self._fragments_max = fragments_max
         self._buffer = bytearray()
         # The message that is under way in several frames.
         self._opcode: int | None = None
-        self._parts: list[bytes] = []
-        self._size = 0
+        self._message = bytearray()
+        self._fragments = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """What is held of a message that is not complete."""
+        return len(self._buffer) + len(self._message)
+
+    @property
+    def is_between(self) -> bool:
+        """Whether no message is under way."""
+        return self._opcode is None and not self._buffer
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Every message that is complete with this data. Raises `FrameError`."""
@@ -78,7 +91,7 @@ class FrameReader:
             if len(buffer) < 10:
                 return None
             length = int.from_bytes(buffer[2:10])
-        if self._size + length > self._bytes_max:
+        if len(self._message) + length > self._bytes_max:
             raise FrameError(TOO_BIG, f"a message may have {self._bytes_max} bytes")
         end = start + length
         if len(buffer) < end:
@@ -105,12 +118,14 @@ class FrameReader:
             return _checked(opcode, payload)
         if self._opcode is None:
             self._opcode = opcode
-        self._parts.append(payload)
-        self._size += len(payload)
+        self._fragments += 1
+        if self._fragments > self._fragments_max:
+            raise FrameError(POLICY, f"a message may come in {self._fragments_max} frames")
+        self._message += payload
         if not final:
             return None
-        whole, kind = b"".join(self._parts), self._opcode
-        self._opcode, self._parts, self._size = None, [], 0
+        whole, kind = bytes(self._message), self._opcode
+        self._opcode, self._message, self._fragments = None, bytearray(), 0
         return _checked(kind, whole)
 
 

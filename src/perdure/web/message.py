@@ -2,10 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
+
+from perdure.web.memory import Memory
+
+if TYPE_CHECKING:
+    from perdure.web.routing import Route
 
 
 class HttpError(Exception):
@@ -53,8 +58,18 @@ class Request(Struct, eq=False):
     params: dict[str, str] = {}
     namespace: str = ""
     principal: Principal = _NOBODY
-    # Set while the request is still coming in, when it can only be refused.
-    refusal: HttpError | None = None
+    route: "Route | None" = None
+    # Why it was not admitted, if it was not.
+    refusal: Exception | None = None
+    # Whether its sender has shown a credential that is valid.
+    is_known: bool = False
+    # Whether its credential is of the whole body, as signatures are.
+    awaits_body: bool = False
+    # How large its body is said to be, or has turned out to be.
+    body_bytes: int = 0
+    is_chunked: bool = False
+    # How much of it counts against the memory of all connections.
+    held: int = 0
     is_gone: bool = False
     # Whether the client asks to go on as a WebSocket.
     is_upgrade: bool = False
@@ -80,9 +95,11 @@ class Request(Struct, eq=False):
             on_gone()
 
     def went_away(self) -> None:
+        """Tell its handler, once."""
         self.is_gone = True
-        if self._on_gone is not None:
-            self._on_gone()
+        on_gone, self._on_gone = self._on_gone, None
+        if on_gone is not None:
+            on_gone()
 
 
 def request_for(
@@ -142,13 +159,23 @@ class Later:
         raise NotImplementedError
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class Successor(asyncio.Protocol):
     """What a connection can become. It is told when it shall end."""
 
-    on_left: Callable[[], None] = staticmethod(lambda: None)
+    on_left: Callable[[], None] = staticmethod(_do_nothing)
+    memory: Memory | None = None
+    """Where it counts what it holds."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.on_left()
+        on_left, self.on_left = self.on_left, _do_nothing
+        on_left()
+
+    def check(self, sweep: int) -> None:
+        """End what is past its deadline."""
 
     def go_away(self) -> None:
         """The server is about to stop."""

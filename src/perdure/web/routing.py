@@ -70,19 +70,23 @@ class Router:
             self._open.setdefault(shape, []).append((segments, route))
 
     def find(self, request: Request) -> Route:
-        """The route of a request; its path parameters are set on it. 404 or 405 otherwise."""
-        route = self._fixed.get((request.method, request.path))
+        """The route of a request; its path parameters are set on it. 404 or 405 otherwise.
+
+        `HEAD` is answered where `GET` is, without the body.
+        """
+        method = "GET" if request.method == "HEAD" else request.method
+        route = self._fixed.get((method, request.path))
         if route is not None:
             return route
         rest, _, last = request.path.rpartition(b"/")
         first, _, middle = rest.rpartition(b"/")
-        framed = self._framed.get((request.method, first, last))
+        framed = self._framed.get((method, first, last))
         if framed is not None and middle and middle.isascii() and middle.find(b"%") < 0:
             name, route = framed
             request.params = {name: middle.decode()}
             return route
         segments = _segments(request.path)
-        found = self._find_open(request.method, segments)
+        found = self._find_open(method, segments)
         if found is None:
             raise self._explain(request, segments)
         route, request.params = found
@@ -98,13 +102,16 @@ class Router:
 
     def _explain(self, request: Request, segments: list[str]) -> HttpError:
         methods = {route.method for route in self.routes}
-        allowed = sorted(
+        allowed = [
             method
             for method in methods
             if (method, request.path) in self._fixed or self._find_open(method, segments)
-        )
+        ]
         if not allowed:
             return HttpError(404, "not_found", "there is nothing at this path")
+        if "GET" in allowed:
+            allowed.append("HEAD")
+        allowed.sort()
         return HttpError(
             405,
             "method_not_allowed",

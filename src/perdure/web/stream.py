@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import cast
 
+from perdure.web.limits import EVENTS_OUT
 from perdure.web.message import Handover, Successor
+from perdure.web.outflow import Outflow
 
 KEEP_ALIVE = b": keep-alive\n\n"
 _HEADERS = (
@@ -21,11 +23,13 @@ class EventStream(Successor):
         self._feed = feed
         self._feeding: asyncio.Task[None] | None = None
         self._transport: asyncio.Transport
+        self._out: Outflow
         self._writable = asyncio.Event()
         self._writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._out = Outflow(self._transport, EVENTS_OUT)
         self._feeding = asyncio.get_running_loop().create_task(self._run())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -34,10 +38,15 @@ class EventStream(Successor):
             self._feeding.cancel()
 
     def pause_writing(self) -> None:
+        self._out.pause()
         self._writable.clear()
 
     def resume_writing(self) -> None:
+        self._out.resume()
         self._writable.set()
+
+    def check(self, sweep: int) -> None:
+        self._out.check(sweep)
 
     async def _run(self) -> None:
         try:
@@ -49,11 +58,11 @@ class EventStream(Successor):
         """Send one event, as soon as the client has taken those before."""
         await self._writable.wait()
         head = b"" if number is None else b"id: %d\n" % number
-        self._transport.write(b"%bevent: %b\ndata: %b\n\n" % (head, kind.encode(), data))
+        self._out.write(b"%bevent: %b\ndata: %b\n\n" % (head, kind.encode(), data))
 
     async def keep_alive(self) -> None:
         await self._writable.wait()
-        self._transport.write(KEEP_ALIVE)
+        self._out.write(KEEP_ALIVE)
 
     def go_away(self) -> None:
         self._transport.close()

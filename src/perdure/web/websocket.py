@@ -5,7 +5,9 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from perdure.web import frames
+from perdure.web.limits import WEBSOCKET_IN, WEBSOCKET_OUT, Progress
 from perdure.web.message import Handover, HttpError, Request, Successor
+from perdure.web.outflow import Outflow
 
 _CLOSE_SECONDS = 2.0
 """How long the other side may take to say goodbye before we hang up."""
@@ -31,16 +33,24 @@ class WebSocket(Successor):
         self._reader = frames.FrameReader(bytes_max)
         self._ping_seconds = ping_seconds
         self._transport: asyncio.Transport
+        self._out: Outflow
+        # The message that is coming in, and how many bytes have come in altogether.
+        self._receiving: Progress | None = None
+        self._received_bytes = 0
+        self._held = 0
+        self._sweep = 0
+        # The latest ping of a peer that takes nothing: older ones need no answer.
+        self._unanswered: bytes | None = None
         self._missed = 0
         self._is_closing = False
         self._pinging: asyncio.TimerHandle | None = None
-        self.is_writable = True
-        self.on_writable: Callable[[], None] = lambda: None
+        self.on_writable: Callable[[], None] = _do_nothing
 
     # The stream ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._out = Outflow(self._transport, WEBSOCKET_OUT)
         self._ping_later()
         self._listener.opened(self)
 
@@ -49,25 +59,63 @@ class WebSocket(Successor):
         self._is_closing = True
         if self._pinging is not None:
             self._pinging.cancel()
-        self._listener.lost()
+        self._hold(0)
+        # The listener refers to us, too.
+        listener, self._listener = self._listener, _NOBODY
+        self.on_writable = _do_nothing
+        listener.lost()
 
     def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        reader = self._reader
         try:
-            for message in self._reader.feed(data):
+            for message in reader.feed(data):
+                self._receiving = None
                 self._take(message)
+            self._hold(reader.pending_bytes)
         except frames.FrameError as error:
             self.close(error.code, error.reason)
             # What follows makes no sense either, so nobody waits for a goodbye.
             self._transport.close()
+            return
+        if reader.is_between:
+            self._receiving = None
+        elif self._receiving is None:
+            self._receiving = Progress(WEBSOCKET_IN, self._sweep, self._received_bytes)
 
     def pause_writing(self) -> None:
-        self.is_writable = False
+        self._out.pause()
 
     def resume_writing(self) -> None:
-        self.is_writable = True
+        self._out.resume()
+        unanswered, self._unanswered = self._unanswered, None
+        if unanswered is not None and not self._is_closing:
+            self._out.write(frames.frame(frames.PONG, unanswered))
         self.on_writable()
 
+    def check(self, sweep: int) -> None:
+        """Cut off a peer that sends or takes a message too slowly."""
+        self._sweep = sweep
+        self._out.check(sweep)
+        if self._receiving is not None and self._receiving.is_late(sweep, self._received_bytes):
+            self._transport.abort()
+
+    def _hold(self, size: int) -> None:
+        """Count what is held of a message against the memory of all connections."""
+        memory, more = self.memory, size - self._held
+        if memory is None:
+            return
+        if more <= 0:
+            memory.release(-more)
+        elif not memory.reserve(more, is_known=True, total=size):
+            raise frames.FrameError(frames.TRY_LATER, "too many bytes are in memory; retry")
+        self._held = size
+
     # Messages ------------------------------------------------------------------------------------
+
+    @property
+    def is_writable(self) -> bool:
+        return self._out.is_writable
 
     @property
     def is_open(self) -> bool:
@@ -76,7 +124,7 @@ class WebSocket(Successor):
     def send(self, text: bytes) -> None:
         """Send a text message; one that is sent while the socket closes is lost."""
         if not self._is_closing:
-            self._transport.write(frames.frame(frames.TEXT, text))
+            self._out.write(frames.frame(frames.TEXT, text))
 
     def close(self, code: int = frames.NORMAL, reason: str = "") -> None:
         """Say goodbye, and hang up when the other side has said it too, or soon anyway."""
@@ -96,8 +144,10 @@ class WebSocket(Successor):
         opcode, payload = message
         self._missed = 0
         if opcode == frames.PING:
-            if not self._is_closing:
-                self._transport.write(frames.frame(frames.PONG, payload))
+            if not self._out.is_writable:
+                self._unanswered = payload
+            elif not self._is_closing:
+                self._out.write(frames.frame(frames.PONG, payload))
         elif opcode == frames.CLOSE:
             code = frames.close_code(payload)
             if not self._is_closing:
@@ -117,7 +167,7 @@ class WebSocket(Successor):
             return
         self._missed += 1
         if not self._is_closing:
-            self._transport.write(frames.frame(frames.PING, b""))
+            self._out.write(frames.frame(frames.PING, b""))
             self._ping_later()
 
 
@@ -160,4 +210,22 @@ def upgrade(
     return Handover(101, b"", tuple(answered), successor=socket)
 
 
+def _do_nothing() -> None:
+    pass
+
+
+class _Nobody:
+    """Who a WebSocket is for that is gone."""
+
+    def opened(self, socket: WebSocket) -> None:
+        pass
+
+    def received(self, message: bytes) -> None:
+        pass
+
+    def lost(self) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
 _SPEAKS_WEBSOCKET = ((b"upgrade", b"websocket"), (b"sec-websocket-version", b"13"))
