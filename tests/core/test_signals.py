@@ -18,6 +18,7 @@ from perdure.core.run.command import Command
 from perdure.core.run.redrive import read_prefix
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.state import Run
+from perdure.core.run.status import RunStatus
 from perdure.engine.control import CommandTarget
 from perdure.engine.redriving import RedriveRun
 from perdure.store.interface import Instance
@@ -26,6 +27,7 @@ from tests.support.commands import (
     activity,
     child,
     complete_run,
+    complete_update,
     condition,
     continue_as_new,
     fail_run,
@@ -35,7 +37,7 @@ from tests.support.commands import (
     signal_wait,
     timer,
 )
-from tests.support.story import Story
+from tests.support.story import Story, report_of
 
 
 @pytest.fixture
@@ -366,6 +368,251 @@ def test_signals_kept_for_a_later_wait_have_an_end_too(story: Story, run: Run) -
 
     with story.refused(StructuralLimitExceeded):
         story.signal(run)
+
+
+# One more task for what comes late ----------------------------------------------------------------
+
+
+@pytest.fixture
+def patient(story: Story) -> Run:
+    """A run whose code gets more tasks when signals wait as it closes."""
+    return story.start(late_signal_tasks_max=2)
+
+
+def test_code_that_closes_at_a_condition_sees_what_came_late(story: Story, patient: Run) -> None:
+    story.work(patient, condition())
+    story.signal(patient, "go")
+    story.lease(patient)
+    for name in ("a", "b"):
+        story.signal(patient, name)
+    before = patient.history_count
+
+    done = story.complete(patient, side_effect(), complete_run())
+
+    assert done.receipt.late_signals == 2
+    assert story.types(patient, after=before) == ["SignalReceived", "SignalReceived"]
+    assert patient.status is RunStatus.WAITING
+    story.crash()
+    patient = story.runs[patient.run_id]
+    story.work(patient, complete_run())
+    assert story.types(patient)[-2:] == ["ConditionWaitSatisfied", "WorkflowCompleted"]
+    assert patient.rejected is None
+
+
+def test_a_condition_that_is_asked_again_keeps_what_came_late(story: Story, patient: Run) -> None:
+    """Or a replay would show it all but the first of them only at the next opening."""
+    story.work(patient, condition())
+    story.signal(patient, "go")
+    story.lease(patient)
+    story.signal(patient, "late")
+    story.complete(patient, complete_run())
+    before = patient.history_count
+
+    story.work(patient, condition())
+
+    assert story.types(patient, after=before) == ["TimerCancelled", "ConditionWaitOpened"]
+    bound = story.last(patient, "TimerCancelled")
+    assert bound["timer_kind"] == "condition_timeout"
+    assert "sequence" not in bound, "no call of the code has ended"
+    opened = [e for e in story.history(patient) if e.event_type == "ConditionWaitOpened"]
+    assert bound["condition_wait_id"] == opened[0].payload["condition_wait_id"]
+
+
+@pytest.mark.parametrize("ending", [complete_run, fail_run])
+def test_code_that_closes_elsewhere_is_asked_again(
+    story: Story, patient: Run, ending: Callable[[], Command]
+) -> None:
+    story.work(patient, activity())
+    story.do_activity(patient, 1)
+    story.lease(patient)
+    story.signal(patient, "late")
+
+    story.complete(patient, ending())
+
+    assert story.types(patient)[-1] == "SignalReceived"
+    story.work(patient, ending())
+    assert patient.is_closed
+    assert "SignalRejected" not in story.types(patient)
+
+
+def test_a_held_close_is_repeated_with_the_same_answer(story: Story, patient: Run) -> None:
+    story.lease(patient)
+    report = report_of(patient)
+    story.signal(patient)
+    first = story.complete(patient, complete_run())
+
+    again = story.complete(patient, complete_run(), report=report)
+
+    assert again.receipt == first.receipt
+    assert not patient.is_closed
+
+
+def test_tasks_for_late_signals_have_an_end(story: Story, patient: Run) -> None:
+    for _ in range(2):
+        story.lease(patient)
+        story.signal(patient)
+        story.complete(patient, complete_run())
+        assert not patient.is_closed
+    story.lease(patient)
+    story.signal(patient)
+
+    story.complete(patient, complete_run())
+
+    assert patient.is_closed
+    assert story.types(patient).count("SignalRejected") == 1
+
+
+def test_code_that_went_on_gets_all_tasks_for_late_signals_again(
+    story: Story, patient: Run
+) -> None:
+    for number in (1, 2):
+        for _ in range(2):
+            story.lease(patient)
+            story.signal(patient)
+            story.complete(patient, complete_run())
+            assert not patient.is_closed
+        story.work(patient, activity())
+        story.do_activity(patient, number)
+
+
+def test_nothing_of_a_held_close_counts_but_the_outcome_of_an_update(
+    story: Story, patient: Run
+) -> None:
+    story.work(patient, condition())
+    sent = story.update(patient)
+    story.lease(patient)
+    story.signal(patient, "late")
+
+    story.complete(patient, complete_update(patient), complete_run())
+
+    assert not patient.is_closed
+    assert story.last(patient, "UpdateCompleted")["update_id"] == sent.update_id
+    assert story.types(patient)[-1] == "SignalReceived"
+    story.work(patient, complete_run())
+    assert patient.is_closed
+
+
+def test_an_update_that_waits_before_a_late_signal_keeps_its_turn(
+    story: Story, patient: Run
+) -> None:
+    story.work(patient, condition())
+    story.signal(patient, "go")
+    story.lease(patient)
+    story.update(patient)
+    story.signal(patient, "late")
+
+    story.complete(patient, complete_run())
+
+    assert story.types(patient)[-1] == "SignalReceived"
+    assert not patient.is_closed
+    story.work(patient, condition())
+    story.work(patient, complete_update(patient))
+    story.work(patient, complete_run())
+    assert patient.is_closed
+    assert not {"SignalRejected", "UpdateRejected"} & {*story.types(patient)}
+
+
+@pytest.mark.parametrize("verb", ["cancel", "terminate", "continue"])
+def test_who_stops_or_continues_a_run_does_not_wait_for_signals(
+    story: Story, patient: Run, verb: str
+) -> None:
+    story.lease(patient)
+    story.signal(patient)
+
+    if verb == "cancel":
+        story.cancel(patient)
+    elif verb == "terminate":
+        story.terminate(patient)
+    else:
+        story.complete(patient, continue_as_new())
+        assert story.successor_of(patient).late_signal_tasks_max == 2
+
+    assert patient.is_closed
+
+
+def test_the_server_may_be_told_to_give_more_tasks(story: Story, run: Run) -> None:
+    story.bounds = Bounds(late_signal_tasks_max=1)
+    stubborn = story.start("order-2", late_signal_tasks_max=0)
+    for each in (run, stubborn):
+        story.lease(each)
+        story.signal(each)
+
+        story.complete(each, complete_run())
+
+    assert not run.is_closed
+    assert stubborn.is_closed
+
+
+# Many signals in one task -------------------------------------------------------------------------
+
+
+def _behind(story: Story, run: Run, count: int) -> int:
+    """Sends signals while a task is leased; how many of them the next task shows."""
+    story.lease(run)
+    for number in range(count):
+        story.signal(run, f"s{number}")
+    before = run.history_count
+    story.complete(run, condition())
+    return story.types(run, after=before).count("SignalReceived")
+
+
+def test_a_task_carries_as_many_signals_as_it_is_allowed_to(story: Story) -> None:
+    run = story.start(signals_per_task_max=3)
+    assert _behind(story, run, 7) == 3
+    before = run.history_count
+
+    story.work(run, condition())
+
+    assert story.types(run, after=before) == [
+        "TimerCancelled",
+        "ConditionWaitOpened",
+        *["SignalReceived"] * 3,
+    ]
+    before = run.history_count
+    story.work(run, condition())
+    assert story.types(run, after=before)[-1] == "SignalReceived"
+    before = run.history_count
+    story.work(run, complete_run())
+    assert story.types(run, after=before) == ["ConditionWaitSatisfied", "WorkflowCompleted"]
+
+
+def test_a_ready_task_takes_signals_until_a_worker_has_it(story: Story) -> None:
+    run = story.start(signals_per_task_max=3)
+    story.work(run, condition())
+    for _ in range(5):
+        story.signal(run)
+
+    assert _received(story, run) == ["approve"] * 3
+    story.lease(run)
+    story.signal(run)
+    assert len(run.inbox) == 3
+
+
+def test_an_update_ends_the_signals_of_a_task(story: Story) -> None:
+    run = story.start(signals_per_task_max=9)
+    story.work(run, condition())
+    story.signal(run, "a")
+    story.update(run)
+    story.signal(run, "b")
+
+    assert _received(story, run) == ["a"]
+
+
+def test_code_of_other_languages_sees_one_signal_per_task(story: Story) -> None:
+    run = story.start(signals_per_task_max=9)
+    story.lease(run, runtime="php")
+    for name in "ab":
+        story.signal(run, name)
+
+    story.complete(run, condition())
+
+    assert _received(story, run) == ["a"]
+
+
+def test_the_server_may_be_told_how_many_signals_a_task_carries(story: Story, run: Run) -> None:
+    story.bounds = Bounds(signals_per_task_max=2)
+
+    assert _behind(story, run, 3) == 2
 
 
 # Signal waits -----------------------------------------------------------------------------------

@@ -116,6 +116,8 @@ class Fold:
     _timeouts: dict[int, str] = field(default_factory=dict)
     _selections: dict[str, Selection] = field(default_factory=dict)
     _applied: bool = False
+    _messages: int = 0
+    """How many signals stand behind the newest opening of a condition."""
     _unopened: set[int] = field(default_factory=set)
     """Members of the newest selection that history has not told of yet."""
     _before: tuple[str, int] = ("condition", 0)
@@ -134,7 +136,13 @@ class Fold:
         self._last = event
 
     def _read(self, event: Event, kind: str, payload: dict[str, Any]) -> None:
-        if kind == "TimerCancelled" and "timer_id" not in payload:
+        if kind == "TimerCancelled" and "sequence" not in payload:
+            # The same is about to be asked again, and what came so far is for the opening before.
+            assert self.wait is not None
+            assert self._openings[self.wait]["condition_wait_id"] == payload["condition_wait_id"]
+            assert self._messages > 1
+            self._messages = 0
+        elif kind == "TimerCancelled" and "timer_id" not in payload:
             # A wait that was opened again is told to be over, before a request to cancel.
             assert self._openings[payload["sequence"]]["condition_wait_id"]
             assert payload["sequence"] not in self.open
@@ -162,6 +170,7 @@ class Fold:
             known = self.received if kind == "SignalReceived" else self.rejected
             assert payload["workflow_command_id"] not in self.received | self.rejected
             known.add(payload["workflow_command_id"])
+            self._messages += 1
         elif kind.startswith("Update"):
             self._read_update(kind, payload)
         elif kind.startswith("CooperativeCancellation"):
@@ -206,6 +215,9 @@ class Fold:
             sequence = self._allot_selected(kind, payload, path[0])
         else:
             sequence = self._allot(payload)
+        if kind == "condition" and path is None:
+            assert self._messages <= 1 or self.wait is None, "they must be bound to this opening"
+            self._messages = 0
         if kind in ("condition", "signal") and path is None:
             self._supersede(payload)
             self.wait = sequence

@@ -147,8 +147,17 @@ class RunMachine(RuleBasedStateMachine):
         delay=st.sampled_from([0, 0, 5]),
         timeout=st.sampled_from([None, None, 100]),
         plain=st.booleans(),
+        late=st.sampled_from([None, None, 2]),
+        together=st.sampled_from([None, None, 3]),
     )
-    def start(self, delay: int, timeout: int | None, plain: bool) -> None:
+    def start(
+        self,
+        delay: int,
+        timeout: int | None,
+        plain: bool,
+        late: int | None = None,
+        together: int | None = None,
+    ) -> None:
         self.started += 1
         wanted: dict[str, Any] = {"plain": b'["a"]'} if plain else {}
         self.story.start(
@@ -156,6 +165,8 @@ class RunMachine(RuleBasedStateMachine):
             start_delay_seconds=delay,
             run_timeout_seconds=timeout,
             memo={"from": "shop"},
+            late_signal_tasks_max=late,
+            signals_per_task_max=together,
             **wanted,
         )
 
@@ -167,6 +178,7 @@ class RunMachine(RuleBasedStateMachine):
         sent = self.ask(lambda: self.story.signal(run, name))
         if sent is not None:
             self.signals.append((run.run_id, sent.command_id))
+            busy = busy and (is_leased(run) or run.signals_per_task_max is None)
             assert not busy or run.events == before, "a signal waits for its turn"
 
     @precondition(lambda self: self.runs)

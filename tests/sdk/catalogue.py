@@ -79,6 +79,8 @@ CASES = (
     Case("signals-many", "no signal of a burst is lost"),
     Case("signal-during-timer", "a signal during a timer is read after it"),
     Case("signal-during-work", "signals during activities satisfy later waits", since="2.0.0"),
+    Case("signals-late", "code that closes too early is shown what came meanwhile"),
+    Case("signals-together", "one task carries several signals, and a replay as well"),
     Case("signal-repeated", "a repeated request is one signal", since="2.12.0"),
     Case("signal-unknown", "an unknown signal and wrong arguments are refused", since="2.0.0"),
     Case("signal-pinned", "a signal to one run of a chain never reaches another", since="2.12.0"),

@@ -85,7 +85,7 @@ def require_sound(events: Sequence[Event]) -> None:
     outcomes = Counter(
         (_OUTCOMES[kind(event)], event["payload"]["sequence"])
         for event in events
-        if kind(event) in _OUTCOMES
+        if kind(event) in _OUTCOMES and "sequence" in event["payload"]
     )
     repeated = [operation for operation, times in outcomes.items() if times > 1]
     assert not repeated, f"operations ended more than once: {repeated}"

@@ -150,6 +150,50 @@ def test_a_signal_that_the_close_rejects_is_told_everywhere(wire: Wire) -> None:
         wire.restart()
 
 
+def test_code_may_get_one_more_task_for_signals_that_wait_at_its_close(wire: Wire) -> None:
+    wire.register()
+    wire.run_to(wait_for_condition(), late_signal_tasks=1)
+    wire.signal("pay", input=[1])
+    task = wire.take()
+    wire.signal("pay", input=[2])
+
+    held = wire.complete(task, complete_workflow())
+
+    assert held["outcome"] == "completed"
+    assert (held["close_held_back"], held["late_signals"]) == (True, 1)
+    assert held["run_status"] == "waiting"
+    wire.restart()
+    wire.register()
+    task = wire.take()
+    received = [e for e in task["history_events"] if e["event_type"] == "SignalReceived"]
+    assert [unavro(e["payload"]["arguments"]) for e in received] == [[1], [2]]
+    wire.complete(task, complete_workflow())
+    assert wire.describe()["status"] == "completed"
+    assert wire.describe()["rejected_signals"] is None
+
+
+def test_a_task_may_carry_several_signals_to_a_condition(wire: Wire) -> None:
+    wire.register()
+    wire.run_to(wait_for_condition(), signals_per_task=3)
+    for number in (1, 2, 3, 4):
+        wire.signal("pay", input=[number])
+
+    task = wire.take()
+
+    received = [e for e in task["history_events"] if e["event_type"] == "SignalReceived"]
+    assert len(received) == 3
+    wire.complete(task, wait_for_condition())
+    assert wire.event_types()[-3:] == ["TimerCancelled", "ConditionWaitOpened", "SignalReceived"]
+
+
+@pytest.mark.parametrize(
+    "members", [{"late_signal_tasks": -1}, {"late_signal_tasks": 1001}, {"signals_per_task": 0}]
+)
+def test_what_a_start_says_about_signals_has_bounds(wire: Wire, members: Json) -> None:
+    (name,) = members
+    wire.control("POST", "/workflows", {"workflow_type": "Order", **members}).invalid(name)
+
+
 def test_a_repeated_request_id_gets_the_answer_that_was_given(wire: Wire) -> None:
     wire.register()
     wire.run_to(wait_for_condition())

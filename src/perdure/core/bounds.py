@@ -37,6 +37,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
     pending_timers_max: int = limits.PENDING_TIMERS_MAX
     pending_signals_max: int = limits.PENDING_SIGNALS_MAX
     pending_updates_max: int = limits.PENDING_UPDATES_MAX
+    late_signal_tasks_max: int = 0
+    signals_per_task_max: int = 1
     history_events_max: int = limits.HISTORY_EVENTS_MAX
     step_results_bytes_max: int = limits.STEP_RESULTS_BYTES_MAX
     history_page_size_default: int = limits.HISTORY_PAGE_SIZE_DEFAULT

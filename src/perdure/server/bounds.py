@@ -105,6 +105,19 @@ BOUNDS: Mapping[str, Choice] = {
         limits.PENDING_UPDATES_CEILING,
         "updates of a run without an outcome",
     ),
+    "PERDURE_LATE_SIGNAL_TASKS": Choice(
+        "late_signal_tasks_max",
+        0,
+        limits.LATE_SIGNAL_TASKS_CEILING,
+        "tasks in a row that code gets for signals that wait when it closes its run; with 0 the "
+        "close rejects them",
+    ),
+    "PERDURE_SIGNALS_PER_TASK": Choice(
+        "signals_per_task_max",
+        1,
+        limits.SIGNALS_PER_TASK_CEILING,
+        "signals that code which waits for a condition is shown in one task",
+    ),
     "DW_MAX_HISTORY_EVENTS": Choice(
         "history_events_max", 100, _HISTORY, "events of a run, which fails with more of them"
     ),

@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
-from durable_workflow import ServerError, SignalFailed
+from durable_workflow import ServerError, SignalFailed, serializer
 
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import decoded, kind
-from tests.sdk.stage import Stage, until
+from tests.sdk.stage import Run, Stage, until
 
 
 @case("wait-for-signal", "approval")
@@ -223,6 +223,44 @@ async def signal_unknown(stage: Stage) -> None:
     await run.signal("approve", "ada")
 
     assert await run.result() == {"approved_by": "ada"}
+
+
+async def start_asking(stage: Stage, workflow_type: str, *arguments: Any, **members: Any) -> Run:
+    """Start a workflow with members that no release knows of."""
+    body = {
+        "workflow_id": stage.new_id(),
+        "workflow_type": workflow_type,
+        "task_queue": stage.queue,
+        "input": {"codec": "avro", "blob": serializer.encode(list(arguments), codec="avro")},
+        **members,
+    }
+    await stage.client._request("POST", "/workflows", json=body)
+    return stage.adopt(Run(stage.client, stage.client.get_workflow_handle(body["workflow_id"])))
+
+
+@case("signals-late", "guests", worker=False)
+async def signals_late(stage: Stage) -> None:
+    patient = await start_asking(stage, "guests", 1, late_signal_tasks=5)
+    hasty = await start_asking(stage, "guests", 1)
+    for run in (patient, hasty):
+        for name in ("ada", "bob", "cyd"):
+            await run.signal("arrive", name)
+
+    async with stage.worker():
+        assert await patient.result() == [["ada", "bob", "cyd"]]
+        assert await hasty.result() == [["ada"]]
+    assert "SignalRejected" not in await patient.kinds()
+    assert (await hasty.kinds()).count("SignalRejected") == 2
+
+
+@case("signals-together", "guests", worker=False)
+async def signals_together(stage: Stage) -> None:
+    run = await start_asking(stage, "guests", 8, signals_per_task=3)
+    for name in "abcdefgh":
+        await run.signal("arrive", name)
+
+    async with stage.worker():
+        assert await run.result() == [["a", "b", "c"], ["d", "e", "f"], ["g", "h"]]
 
 
 @case("signal-pinned", "postbox")

@@ -104,6 +104,26 @@ class Moments:
         return {"first": first, "all": list(self.names)}
 
 
+@workflow.defn(name="guests")
+class Guests:
+    """Signals in the helpings in which the code saw them, until enough have come."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    @workflow.signal("arrive")
+    def arrive(self, name: str) -> None:
+        self.names.append(name)
+
+    def run(self, ctx: Context, expected: int) -> Steps:
+        helpings: list[list[str]] = []
+        while sum(map(len, helpings)) < expected:
+            yield ctx.wait_condition(lambda: bool(self.names), key="guest")
+            helpings.append(list(self.names))
+            self.names.clear()
+        return helpings
+
+
 @workflow.defn(name="two-keys")
 class TwoKeys:
     """Two waits for two signals."""
@@ -179,6 +199,7 @@ WORKFLOWS = (
     Gate,
     Watchdog,
     Moments,
+    Guests,
     TwoKeys,
     Collector,
     Notebook,

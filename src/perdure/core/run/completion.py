@@ -64,7 +64,13 @@ from perdure.core.run.operation import (
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.reopening import open_condition
 from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
-from perdure.core.run.settle import drop_operation, record_held, settle
+from perdure.core.run.settle import (
+    drop_operation,
+    hand_over_late,
+    late_messages,
+    record_held,
+    settle,
+)
 from perdure.core.run.state import (
     PROGRESS,
     UPDATE,
@@ -138,11 +144,18 @@ def complete_task(
         check_consumption(run, consumption)
     told = run.history_count
     run.answers = None
+    held_back = _holds_close(run, moment, commands)
     receipt = finish_task(run, task, "completed")
     _note_seen(run, task)
     if run.status is _PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = moment.now
+    if held_back:
+        _hold_close(run, moment, task, commands)
+        receipt.late_signals = held_back
+        settle(run, moment)
+        return receipt
+    run.late_signal_tasks = 0
     if task.kind is PROGRESS:
         note_consumption(run, consumption)
     elif task.kind is UPDATE:
@@ -159,6 +172,31 @@ def complete_task(
         request_task(run, moment)
     settle(run, moment)
     return receipt
+
+
+def _holds_close(run: Run, moment: Moment, commands: Sequence[Command]) -> int:
+    """How many signals keep the code from closing its run; 0 if the close counts.
+
+    What a cancelled run does is its end. The tasks that are given in a row have a bound, and a
+    history that has no room left ends.
+    """
+    if not run.inbox or not commands or not isinstance(commands[-1], CompleteRun | FailRun):
+        return 0
+    most = run.late_signal_tasks_max
+    if most is None:
+        most = moment.bounds.late_signal_tasks_max
+    if run.late_signal_tasks >= most or run.cancellation is not None:
+        return 0
+    late = len(late_messages(run))
+    return late if run.history_count + late <= moment.bounds.history_events_max else 0
+
+
+def _hold_close(run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]) -> None:
+    """Nothing of the completion counts but the outcome of an update: the code decides again."""
+    run.late_signal_tasks += 1
+    if task.kind is UPDATE:
+        _finish_update(run, moment, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
+    hand_over_late(run, moment)
 
 
 def fail_task(

@@ -184,6 +184,8 @@ class ConditionWait(Step, kw_only=True, tag="condition"):
     keeps_number: bool = False
     # Its worker may be asked to cancel the code, and looks for the first call without an end.
     cooperative: bool = False
+    # How many messages stand in history behind its opening.
+    messages: int = 0
 
     @property
     def identity(self) -> str:

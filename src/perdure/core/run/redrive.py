@@ -254,6 +254,8 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
         validators=list(failed.validators),
         redriven_from_run_id=failed.run_id,
         arguments=prefix.arguments,
+        late_signal_tasks_max=failed.late_signal_tasks_max,
+        signals_per_task_max=failed.signals_per_task_max,
     )
     set_deadlines(
         run,

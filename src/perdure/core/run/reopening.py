@@ -11,7 +11,7 @@ from perdure.core.run.history import record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ConditionWait
 from perdure.core.run.state import Run
-from perdure.core.run.wait_events import opening, timeout_timer
+from perdure.core.run.wait_events import messages_taken, opening, timeout_timer
 
 
 def open_condition(run: Run) -> ConditionWait | None:
@@ -43,6 +43,13 @@ def make_room(run: Run, moment: Moment) -> None:
             open_elsewhere(run, moment, wait)
         run.reopened_from = first
     wait.quiet = False
+    wait.messages += 1
+
+
+def bind_messages(run: Run, moment: Moment, wait: ConditionWait) -> None:
+    """The same will be asked again: what stands behind this opening is for this one."""
+    if wait.messages > 1:
+        record(run, moment, "TimerCancelled", messages_taken(wait, instant.text(moment.now)))
 
 
 def tell_superseded(run: Run, moment: Moment, last: int) -> None:
@@ -76,8 +83,10 @@ def open_elsewhere(run: Run, moment: Moment, wait: ConditionWait) -> None:
 
 
 def _open_again(run: Run, moment: Moment, wait: ConditionWait) -> None:
+    bind_messages(run, moment, wait)
     wait.wait_id = moment.ids.ulid().upper()
     wait.overtaken = False
+    wait.messages = 0
     record(run, moment, "ConditionWaitOpened", opening(wait))
     if wait.timer_id is not None:
         wait.timer_id = moment.ids.ulid()

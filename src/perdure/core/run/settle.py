@@ -83,10 +83,53 @@ def settle(run: Run, moment: Moment) -> None:
     if run.task is None and run.update is not None:
         # It had stepped back so that the code could go on.
         request_update_task(run, moment, run.update)
-    while run.task is None and run.inbox:
+    while run.inbox and (run.task is None or _carries_more(run, moment)):
         _hand_over(run, moment)
     if run.task is None and run.unapplied:
         _apply_kept_signal(run, moment)
+
+
+def _carries_more(run: Run, moment: Moment) -> bool:
+    """Whether the task that a message has asked for may carry the next message, too.
+
+    Only to code at a condition that has a name, and only to workers of which we know how they
+    replay; what comes behind an update waits until the code has seen that.
+    """
+    most = run.signals_per_task_max or moment.bounds.signals_per_task_max
+    if most == 1 or run.keeps_signals or run.update is not None:
+        return False
+    task, wait = run.task, open_condition(run)
+    if task is None or task.kind is not PROGRESS or task.state is not READY or wait is None:
+        return False
+    if not (wait.key or wait.fingerprint) or not 0 < wait.messages < most:
+        return False
+    return not isinstance(run.inbox[oldest_position(run)], Update)
+
+
+def hand_over_late(run: Run, moment: Moment) -> None:
+    """Show all that waits to code that has closed its run without knowing of it, in one task.
+
+    An update waits its turn, and messages of streams do not overtake it.
+    """
+    for position, message in late_messages(run):
+        if isinstance(message, StreamMessage):
+            _receive_message(run, moment, position, message)
+        else:
+            leave_inbox(run, position)
+            _receive(run, moment, message)
+    request_task(run, moment)
+
+
+def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
+    """What the code can be shown before anything else happens, in its order."""
+    found: list[tuple[int, Signal | StreamMessage]] = []
+    behind_update = False
+    for position, message in sorted(run.inbox.items()):
+        if isinstance(message, Update):
+            behind_update = True
+        elif isinstance(message, Signal) or not behind_update:
+            found.append((position, message))
+    return found
 
 
 def _wake_for_attempts(run: Run, moment: Moment) -> None:
@@ -283,7 +326,7 @@ def _receive(run: Run, moment: Moment, signal: Signal) -> None:
     link_command(run, signal)
     make_room(run, moment)
     wait = None if run.wait is None else run.operations.get(run.wait)
-    bound = isinstance(wait, SignalWait) and wait.signal_name == signal.name
+    bound = isinstance(wait, SignalWait) and wait.signal is None and wait.signal_name == signal.name
     kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)
     wait_id = f"signal-command:{signal.command_id}" if kept else None
     if isinstance(wait, SignalWait) and bound:

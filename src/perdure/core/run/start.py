@@ -37,6 +37,8 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     fairness_weight: int = 1
     build_id: str | None = None
     trace: bytes | None = None
+    late_signal_tasks_max: int | None = None
+    signals_per_task_max: int | None = None
 
 
 def start_run(request: StartRequest, moment: Moment) -> Run:
@@ -63,6 +65,8 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
         build_id=request.build_id,
         trace=request.trace,
         arguments=arguments,
+        late_signal_tasks_max=request.late_signal_tasks_max,
+        signals_per_task_max=request.signals_per_task_max,
     )
     delay = request.start_delay_seconds * SECOND
     set_deadlines(
@@ -111,6 +115,8 @@ def start_child(
         trace=trace or parent.trace,
         parent=link,
         arguments=arguments,
+        late_signal_tasks_max=parent.late_signal_tasks_max,
+        signals_per_task_max=parent.signals_per_task_max,
     )
     set_deadlines(
         child, moment, execution=execution_timeout_seconds, run_timeout=run_timeout_seconds
@@ -160,6 +166,8 @@ def start_successor(
         keeps_signals=run.keeps_signals,
         validators=list(run.validators),
         arguments=run.arguments if arguments is None else arguments,
+        late_signal_tasks_max=run.late_signal_tasks_max,
+        signals_per_task_max=run.signals_per_task_max,
     )
     set_deadlines(
         successor,

@@ -74,6 +74,8 @@ class TaskReceipt(Struct):
     owner: str
     outcome: str
     created_task_ids: list[str]
+    # How many signals the code has to look at before its close of the run counts.
+    late_signals: int = 0
 
 
 class Hosted(Struct):
@@ -269,6 +271,11 @@ class Run(Struct):
     repeats: int = 0
     # Signals and messages that were accepted and never entered history, once the run has closed.
     rejected: RejectedSignals | None = None
+    # How many tasks in a row the code gets for signals that wait when it closes the run, and how
+    # many signals one task may carry to a condition; None is as the server is told.
+    late_signal_tasks_max: int | None = None
+    late_signal_tasks: int = 0
+    signals_per_task_max: int | None = None
 
     # Loaded beside the row, each from its own table.
     arguments: bytes = b"null"

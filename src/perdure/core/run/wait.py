@@ -9,7 +9,7 @@ from perdure.core.run.history import held, raw, record, with_metadata
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ConditionWait, Metadata, SignalWait
 from perdure.core.run.reframe import applied_value
-from perdure.core.run.reopening import tell_superseded
+from perdure.core.run.reopening import bind_messages, tell_superseded
 from perdure.core.run.settle import drop_operation, resolve
 from perdure.core.run.state import Run, WorkflowTask
 from perdure.core.run.wait_events import condition, opening, timeout_timer
@@ -104,6 +104,7 @@ def close_wait_before(
         return None
     if reopening is not None and repeats_wait(wait, reopening):
         # Superseded without a word: the predicate may have been true in between, or not.
+        bind_messages(run, moment, wait)
         first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)
         run.reopened_from = first

@@ -36,6 +36,20 @@ def timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
     }
 
 
+def messages_taken(wait: ConditionWait, cancelled_at: str) -> dict[str, Any]:
+    """That the messages behind an opening are all for it, although the same is asked again.
+
+    A worker gives all but the first of them to the opening that comes next, unless the time-out of
+    this one ends before that. A word about it ends no call of the code: it has no sequence.
+    """
+    return {
+        "timer_kind": "condition_timeout",
+        "timer_id": wait.timer_id,
+        "condition_wait_id": wait.wait_id,
+        "cancelled_at": cancelled_at,
+    }
+
+
 def condition(wait: ConditionWait) -> dict[str, Any]:
     """Which condition it is."""
     return {

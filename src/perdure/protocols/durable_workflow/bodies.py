@@ -54,6 +54,8 @@ class StartBody(Body):
     build_id: OptionalName = None
     compatibility: OptionalName = None
     observability_context: Absent = UNSET
+    late_signal_tasks: Annotated[int, Meta(ge=0, le=limits.LATE_SIGNAL_TASKS_CEILING)] | None = None
+    signals_per_task: Annotated[int, Meta(ge=1, le=limits.SIGNALS_PER_TASK_CEILING)] | None = None
     # Named by older clients; refused so that nobody believes that they work.
     workflow_execution_timeout: Absent = UNSET
     workflow_run_timeout: Absent = UNSET

@@ -170,6 +170,8 @@ class ControlPlane:
             fairness_weight=body.fairness_weight or 1,
             build_id=body.build_id or body.compatibility or None,
             trace=read_carrier(body.observability_context),
+            late_signal_tasks_max=body.late_signal_tasks,
+            signals_per_task_max=body.signals_per_task,
         )
 
     def _frame_of_fleet(self, namespace: str, queue: str, workflow_type: str) -> Frame:

@@ -527,6 +527,7 @@ def _check_told(body: bodies.Body, *names: str) -> None:
 def _task_answer(request: Request, body: bodies.TaskLease, done: TaskCompleted) -> dict[str, Any]:
     receipt = done.receipt
     failed = receipt.outcome == "failed"
+    late = {"close_held_back": True, "late_signals": receipt.late_signals}
     return {
         "task_id": request.params["task_id"],
         "workflow_task_attempt": body.workflow_task_attempt,
@@ -537,6 +538,7 @@ def _task_answer(request: Request, body: bodies.TaskLease, done: TaskCompleted) 
         "created_task_ids": [] if failed else receipt.created_task_ids,
         "next_task_id": receipt.created_task_ids[0] if failed else None,
         "reason": None,
+        **(late if receipt.late_signals else {}),
     }
 
 
