@@ -511,3 +511,37 @@ def test_wrong_policies_are_refused_where_they_are_written() -> None:
         "name": "w",
         "budget": {"windowMs": 1},
     }
+
+
+# A handler that ends beside its steps -------------------------------------------------------------
+
+
+def test_a_handler_that_ends_beside_steps_says_that_it_has_ended() -> None:
+    async def handler(ctx: Context) -> str:
+        ctx.step.sleep("nap", "1h")
+        ctx.step.wait_for_event("news", "paid", timeout="2h")
+        ctx.step.run("work", str, 1)
+        return "done"
+
+    played = play(an_app(handler), "w")
+    assert (played.status, played.names) == (206, ["nap", "news", "work"])
+    assert played.body["ended"] is True
+
+    steps = {"nap": PENDING, "news": PENDING, "work": done("1")}
+    assert play(an_app(handler), "w", steps) == Played(200, {"data": "done", "logs": []})
+
+
+def test_a_handler_that_raises_beside_steps_says_that_it_has_ended() -> None:
+    async def handler(ctx: Context) -> None:
+        ctx.step.sleep("nap", "1h")
+        raise RuntimeError("no")
+
+    assert play(an_app(handler), "w").body["ended"] is True
+    assert play(an_app(handler), "w", {"nap": PENDING}).status == 500
+
+
+def test_a_handler_that_waits_does_not_say_so() -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.sleep("nap", "1h")
+
+    assert "ended" not in play(an_app(handler), "w").body

@@ -350,3 +350,19 @@ def test_delays_are_those_of_the_vectors() -> None:
     for case in cases:
         for attempt, delay in case["delayMsAfterFailedAttempt"].items():
             assert backoff_ms(case["policy"], int(attempt)) == delay
+
+
+def test_steps_that_nobody_awaits_do_not_keep_a_run_open() -> None:
+    app = App("shop")
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> str:
+        ctx.step.sleep("nap", "1h")
+        ctx.step.run("work", str, 1)
+        return "done"
+
+    async def story() -> None:
+        played = await Rehearsal(app).start("w")
+        assert (played.status, played.result) == ("succeeded", "done")
+
+    run(story)

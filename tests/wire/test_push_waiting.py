@@ -1,7 +1,8 @@
 """Steps for which the engine waits: time, events, children; alone and side by side."""
 
-from tests.support.http import Wire
+from tests.support.http import Json, Wire
 from tests.support.runner import (
+    Invoke,
     a_runner,
     broke,
     emit,
@@ -360,3 +361,66 @@ def test_a_step_may_be_skipped(wire: Wire) -> None:
 
     settled(wire, run_id, "succeeded")
     assert steps(wire, run_id)[0]["status"] == "skipped"
+
+
+def ended(invoke: Invoke, *opcodes: Json) -> None:
+    """The code has come to its end beside these steps."""
+    invoke.answer(206, {"opcodes": list(opcodes), "logs": [], "ended": True})
+
+
+def test_what_a_handler_does_not_await_is_cancelled_when_it_has_ended(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"), workflow("child"))
+    run_id = start(wire, "order")
+    ended(
+        runner.next(),
+        op("Sleep", "nap", sleepMs=3_600_000),
+        op("WaitForEvent", "paid", eventName="pay", timeoutMs=3_600_000),
+        op("Approval", "ok", tool="refund"),
+        op("RunWorkflow", "kid", childName="child"),
+    )
+
+    passes = {invoke.context["workflow"]: invoke for invoke in (runner.next(), runner.next())}
+    for name in ("nap", "paid", "ok", "kid"):
+        assert passes["order"].memo(name) == PENDING
+    passes["order"].returned("done")
+
+    assert settled(wire, run_id, "succeeded")["result"] == "done"
+    told = {step["name"]: step["status"] for step in steps(wire, run_id)}
+    assert told == dict.fromkeys(("nap", "paid", "ok", "kid"), "cancelled")
+    assert emit(wire, "pay")["woke"] == 0
+    assert rows(wire, "/approvals")[0]["status"] == "cancelled"
+    settled(wire, passes["child"].run_id, "cancelled")
+
+
+def test_the_end_of_a_handler_is_asked_for_after_a_pause(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    wire.call("POST", f"/runs/{run_id}/pause").ok(200)
+    ended(invoke, op("Sleep", "nap", sleepMs=3_600_000))
+    settled(wire, run_id, "paused")
+    wire.call("POST", f"/runs/{run_id}/resume").ok(200)
+    runner.next().returned()
+    settled(wire, run_id, "succeeded")
+
+
+def test_work_that_is_tried_again_keeps_a_run_open_although_its_code_has_ended(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    policy = {"maxAttempts": 2, "backoff": "fixed", "initialDelayMs": 10_000}
+    ended(runner.next(), broke("a", retry=policy), op("Sleep", "nap", sleepMs=3_600_000))
+    settled(wire, run_id, "waiting")
+    wire.advance(seconds=10.1)
+    runner.next().found(ran("a", 1))
+    runner.next().returned()
+    settled(wire, run_id, "succeeded")
+
+
+def test_a_runner_that_says_so_without_a_new_step_is_not_asked_again_at_once(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    nap = op("Sleep", "nap", sleepMs=3_600_000)
+    ended(runner.next(), nap)
+    ended(runner.next(), nap)
+    settled(wire, run_id, "waiting")
+    assert runner.has_nothing()

@@ -445,7 +445,8 @@ class Pass:
         self._look_soon()
 
     def _report(self) -> None:
-        self._finish(discovery(self._opcodes, self._lines.shipped()))
+        shipped = self._lines.shipped()
+        self._finish(discovery(self._opcodes, shipped, has_ended=self._is_concluded))
 
     def _finish(self, reply: Reply) -> None:
         self._leave()

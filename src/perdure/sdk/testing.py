@@ -278,12 +278,16 @@ class Rehearsal:
         self._note(run, body.get("logs", []))
         if reply.status == 206:
             news = [await self._apply(run, opcode) for opcode in body["opcodes"]]
-            return any(news) and not run.is_finished
+            goes_on = any(news) or ("ended" in body and bool(news) and not self._retries(run))
+            return goes_on and not run.is_finished
         if reply.status == 200:
             run.status, run.result = "succeeded", body["data"]
         else:
             run.status, run.error = "failed", StepError(body["error"])
         return False
+
+    def _retries(self, run: RehearsedRun) -> bool:
+        return any(step.op == "StepRun" and step.memo is None for step in run.steps.values())
 
     def _memos(self, run: RehearsedRun) -> dict[str, Memo]:
         memos = {}

@@ -140,9 +140,12 @@ def result(data: msgspec.Raw, logs: list[dict[str, object]]) -> Reply:
     return _reply(200, {"data": data, "logs": logs})
 
 
-def discovery(opcodes: list[Opcode], logs: list[dict[str, object]]) -> Reply:
-    """The reply of a handler that waits for steps."""
-    return _reply(206, {"opcodes": opcodes, "logs": logs})
+def discovery(
+    opcodes: list[Opcode], logs: list[dict[str, object]], *, has_ended: bool = False
+) -> Reply:
+    """The reply of a handler that waits for steps, or has ended without waiting for all of them."""
+    body: dict[str, object] = {"opcodes": opcodes, "logs": logs}
+    return _reply(206, body | {"ended": True} if has_ended else body)
 
 
 def _reply(status: int, body: dict[str, object]) -> Reply:

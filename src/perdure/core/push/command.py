@@ -156,6 +156,8 @@ class Progressed(Struct, frozen=True, kw_only=True):
 
     commands: list[StepCommand]
     logs: list[LogLine]
+    has_ended: bool = False
+    """Whether it does not: it came to its end beside them, and has to be asked what it said."""
 
 
 class Returned(Struct, frozen=True, kw_only=True):

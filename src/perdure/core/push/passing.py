@@ -100,7 +100,10 @@ def apply_pass(
             return _retry_pass(run, moment, task, reply)
         case Progressed():
             # The lease stands until all is applied, so that nothing asks for the next pass early.
+            steps_before = push.steps
             _progress(run, moment, reply, started_at)
+            if reply.has_ended and push.steps > steps_before and not _awaits_retry(run):
+                push.is_fresh = True
             receipt = _finish(run, task)
             if not run.is_closed:
                 park(run, moment)
@@ -169,6 +172,12 @@ def park(run: Run, moment: Moment) -> None:
     else:
         run.status = RunStatus.WAITING
     record(run, moment, "RunParked", {"status": run.status.value})
+
+
+def _awaits_retry(run: Run) -> bool:
+    """Whether work that the code began is not over. A wait that nobody awaits may be cut short."""
+    steps = run.operations.values()
+    return any(isinstance(s, PushStep) and s.state is StepState.BACKOFF for s in steps)
 
 
 def _awaited(run: Run) -> list[PushStep]:

@@ -243,6 +243,7 @@ class _Body(Struct):
     opcodes: list[Raw] | None = None
     logs: list[Raw] | None = None
     error: Raw | UnsetType = UNSET
+    ended: bool | None = None
 
 
 class _Log(Struct):
@@ -276,14 +277,14 @@ def reply_of(status: int, body: bytes) -> PassReply:
     if status == 206:
         if told.opcodes is None:
             return _broke("the runner answered 206 without opcodes")
-        return _progress(told.opcodes, logs)
+        return _progress(told.opcodes, logs, has_ended=told.ended is True)
     error = _error(told.error, status)
     if 400 <= status < 500:
         return Refused(error=error, logs=logs)
     return Broke(error=error, logs=logs)
 
 
-def _progress(opcodes: list[Raw], logs: list[LogLine]) -> PassReply:
+def _progress(opcodes: list[Raw], logs: list[LogLine], *, has_ended: bool) -> PassReply:
     if len(opcodes) > OPCODES_PER_PASS_MAX:
         error = error_of(f"a pass may bring {OPCODES_PER_PASS_MAX} opcodes")
         return Refused(error=error, logs=logs)
@@ -295,7 +296,7 @@ def _progress(opcodes: list[Raw], logs: list[LogLine]) -> PassReply:
             return Refused(error=error_of(f"an opcode makes no sense: {error}"), logs=logs)
         except OpcodeError as error:
             return Refused(error=error_of(str(error)), logs=logs)
-    return Progressed(commands=commands, logs=logs)
+    return Progressed(commands=commands, logs=logs, has_ended=has_ended)
 
 
 def _logs(lines: list[Raw] | None) -> list[LogLine]:
@@ -309,13 +310,13 @@ def _logs(lines: list[Raw] | None) -> list[LogLine]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if told.level in LEVELS and told.index >= 0:
-            fields = None if told.fields is UNSET else bytes(told.fields)
+            fields = None if told.fields in (UNSET, NULL) else bytes(told.fields)
             found.append(LogLine(told.level, told.message, told.scope, told.index, fields))
     return found
 
 
 def _error(told: Raw | UnsetType, status: int) -> StepError:
-    if told is UNSET:
+    if told is UNSET or told == NULL:
         return error_of(f"the runner answered {status}")
     try:
         return error_of(_text_decoder.decode(told))
