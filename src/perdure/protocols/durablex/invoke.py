@@ -35,7 +35,7 @@ from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import Run
 from perdure.protocols.durablex.depth import find_obstacle
-from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of
+from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of, option
 from perdure.store.interface import PayloadKey, Store
 
 _MARGIN_BYTES = 1_024
@@ -310,18 +310,19 @@ def _logs(lines: list[Raw] | None) -> list[LogLine]:
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
         if told.level in LEVELS and told.index >= 0:
-            fields = None if told.fields in (UNSET, NULL) else bytes(told.fields)
+            fields = option(told.fields)
             found.append(LogLine(told.level, told.message, told.scope, told.index, fields))
     return found
 
 
 def _error(told: Raw | UnsetType, status: int) -> StepError:
-    if told is UNSET or told == NULL:
+    said = option(told)
+    if said is None:
         return error_of(f"the runner answered {status}")
     try:
-        return error_of(_text_decoder.decode(told))
+        return error_of(_text_decoder.decode(said))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        shown = bytes(told)[:200].decode(errors="replace")
+        shown = said[:200].decode(errors="replace")
         return error_of(f"the runner answered {status}: {shown}")
 
 

@@ -57,9 +57,9 @@ class OpcodeError(Exception):
 class RetryTold(Struct, rename="camel"):
     """A retry policy beside a step's result."""
 
-    max_attempts: int = 1
-    backoff: str = "fixed"
-    initial_delay_ms: float = 1_000
+    max_attempts: int | None = None
+    backoff: str | None = None
+    initial_delay_ms: float | None = None
     max_delay_ms: float | None = None
 
 
@@ -166,20 +166,20 @@ def command_of(opcode: Opcode) -> StepCommand:
 
 
 def _step_run(opcode: Opcode) -> StepCommand:
-    error = None if opcode.error is UNSET or opcode.error == b"null" else _error(opcode.error)
+    error = option(opcode.error)
     wait = opcode.retry_after_ms
     return ReportStep(
         step_id=opcode.id,
         name=opcode.name,
         result=_bytes(opcode.data),
         stored=None if opcode.data_ref is None or error is not None else _stored(opcode.data_ref),
-        error=error,
+        error=None if error is None else _error(error),
         is_retriable=opcode.retriable is not False,
         retry_after=None if wait is None else _delay(wait),
         retry=_retry(opcode.retry),
         input=_bytes(opcode.input),
-        ai=_bytes(opcode.ai),
-        usage=_bytes(opcode.usage),
+        ai=option(opcode.ai),
+        usage=option(opcode.usage),
         metered=_usage(opcode.usage, opcode.ai),
     )
 
@@ -218,9 +218,9 @@ def _cached(ai: Raw | UnsetType) -> int | None:
         return None
 
 
-def _error(told: Raw) -> StepError:
+def _error(told: bytes) -> StepError:
     try:
-        return StepError(_error_decoder.decode(told).message, bytes(told))
+        return StepError(_error_decoder.decode(told).message, told)
     except msgspec.DecodeError:
         raise OpcodeError("the error of a step needs a message") from None
 
@@ -229,19 +229,22 @@ def _retry(sent: RetryTold | EmptyList | None) -> StepRetry | None:
     told = structure_of(sent, RetryTold)
     if told is None:
         return None
-    if told.backoff not in BACKOFFS or not 1 <= told.max_attempts <= STEP_ATTEMPTS_MAX:
+    attempts_max = 1 if told.max_attempts is None else told.max_attempts
+    backoff = "fixed" if told.backoff is None else told.backoff
+    initial = 1_000 if told.initial_delay_ms is None else told.initial_delay_ms
+    if backoff not in BACKOFFS or not 1 <= attempts_max <= STEP_ATTEMPTS_MAX:
         raise OpcodeError("the retry policy of a step makes no sense")
     longest = told.max_delay_ms
     return StepRetry(
-        attempts_max=told.max_attempts,
-        backoff=told.backoff,
-        initial_delay=_delay(told.initial_delay_ms),
+        attempts_max=attempts_max,
+        backoff=backoff,
+        initial_delay=_delay(initial),
         max_delay=None if longest is None else _delay(longest),
     )
 
 
 def _skip(opcode: Opcode) -> StepCommand:
-    return SkipStep(step_id=opcode.id, name=opcode.name, reason=_bytes(opcode.data))
+    return SkipStep(step_id=opcode.id, name=opcode.name, reason=option(opcode.data))
 
 
 def _sleep(opcode: Opcode) -> StepCommand:
@@ -395,6 +398,12 @@ def _name(told: str | None, why: str) -> str:
     if len(told) > NAME_LENGTH_MAX:
         raise OpcodeError(f"a name has more than {NAME_LENGTH_MAX} characters")
     return told
+
+
+def option(told: Raw | UnsetType) -> bytes | None:
+    """A member for which null means that it is absent; of a value, null is a value."""
+    data = _bytes(told)
+    return None if data == b"null" else data
 
 
 def _delay(milliseconds: float) -> int:
