@@ -424,3 +424,32 @@ def test_a_runner_that_says_so_without_a_new_step_is_not_asked_again_at_once(wir
     ended(runner.next(), nap)
     settled(wire, run_id, "waiting")
     assert runner.has_nothing()
+
+
+def test_a_condition_that_fails_is_told_with_the_event(wire: Wire) -> None:
+    trigger = {"event": "pay", "if": "event.data.total > 100"}
+    runner = a_runner(wire, workflow("order"), workflow("big", triggers=[trigger]))
+    run_id = start(wire, "order")
+    wanted = "event.data.total.matches('^1')"
+    runner.next().found(op("WaitForEvent", "paid", eventName="pay", eventIf=wanted))
+    settled(wire, run_id, "waiting")
+
+    told = emit(wire, "pay", {"amount": 5})
+    assert (told["woke"], told["triggered"]) == (0, [])
+    event = wire.call("GET", f"/events/{told['eventId']}").ok()
+    first, second = event["failedConditions"]
+    assert first.pop("reason") == second.pop("reason") != ""
+    assert first == {"workflow": "big", "app": "shop", "condition": "event.data.total > 100"}
+    asked = {"workflow": "order", "app": "shop", "condition": wanted}
+    assert second == {**asked, "runId": run_id, "step": "paid"}
+    assert event["failedConditionCount"] == 2
+
+    told = emit(wire, "pay", {"total": "150"})
+    event = wire.call("GET", f"/events/{told['eventId']}").ok()
+    assert told["woke"] == 1
+    assert [one["workflow"] for one in event["failedConditions"]] == ["big"]
+    assert "No matching overloads" in event["failedConditions"][0]["reason"]
+    runner.next().returned()
+
+    told = emit(wire, "other", {"total": 1})
+    assert "failedConditions" not in wire.call("GET", f"/events/{told['eventId']}").ok()

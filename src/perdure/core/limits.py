@@ -318,6 +318,8 @@ EVENT_EXPRESSIONS_WORK_MAX = 2 * EXPRESSION_WORK_MAX
 EXPRESSION_PATHS_MAX = 64
 """Parts of one event that are measured."""
 EXPRESSION_FAILURE_LENGTH_MAX = 200
+FAILED_CONDITIONS_MAX = 20
+"""Conditions of which the log of an event says why they failed; all are counted."""
 PATTERN_SIZE_MAX = 10_000
 """Steps of the machine that a regular expression becomes, see pattern.py."""
 EXPRESSIONS_COMPILED_MAX = 4_096

@@ -5,6 +5,7 @@ from msgspec import Struct, field
 from perdure.core.intake.definition import Flow
 from perdure.core.intake.expression import Event as Condition
 from perdure.core.intake.expression import judge_wait
+from perdure.core.intake.failures import FailedCondition, FailedConditions
 from perdure.core.intake.fanout import Registered
 from perdure.core.intake.gates import Arrival
 from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
@@ -58,6 +59,8 @@ class LoggedEvent(Struct, kw_only=True):
     data: bytes | None = None
     session: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    failed: list[FailedCondition] = field(default_factory=list)
+    failed_count: int = 0
 
 
 class Seen(Struct):
@@ -93,7 +96,7 @@ def waiter_key(event_name: str, run_id: str, sequence: int) -> str:
 class IngestEvent(Operation):
     """Take an event in: log it, wake who waits, start what it triggers, all at once."""
 
-    __slots__ = ("_condition", "_incoming", "_matched", "_states", "_waiters")
+    __slots__ = ("_condition", "_failed", "_incoming", "_matched", "_states", "_waiters")
     name = "ingest_event"
     looks_around = True
 
@@ -101,13 +104,15 @@ class IngestEvent(Operation):
         self._incoming = incoming
         self._condition = Condition(incoming.name, incoming.data or NULL)
         self._matched: list[Registered] = []
+        self._failed = FailedConditions()
         self._waiters: list[tuple[str, int]] = []
         self._states: tuple[RecordKey, ...] = ()
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         incoming = self._incoming
         book = await open_book(store, world, incoming.namespace)
-        self._matched = book.triggers.find(self._condition, incoming.target).workflows
+        found_triggers = book.triggers.find(self._condition, incoming.target)
+        self._matched, self._failed = found_triggers
         wanted = RecordRange(
             kind=WAITER.name,
             namespace=incoming.namespace,
@@ -139,7 +144,9 @@ class IngestEvent(Operation):
         if incoming.dedupe_id is not None:
             until = moment.now + DEDUPE_WINDOW
             SEEN.put(world, incoming.namespace, self._identity(), Seen(event_id), due_at=until)
-        woke = sum([self._wake(world, *waiter) for waiter in self._waiters])
+        waits = FailedConditions()
+        woke = sum([self._wake(world, *waiter, waits) for waiter in self._waiters])
+        failed = self._failed.joined(waits)
         triggered = [self._start(world, one, event_id) for one in self._matched]
         logged = LoggedEvent(
             name=incoming.name,
@@ -152,6 +159,8 @@ class IngestEvent(Operation):
             data=incoming.data,
             session=incoming.session,
             tags=incoming.tags,
+            failed=failed.first,
+            failed_count=failed.count,
         )
         EVENT.add(world, incoming.namespace, event_id, logged)
         return Ingested(event_id=event_id, woke=woke, triggered=triggered)
@@ -164,7 +173,7 @@ class IngestEvent(Operation):
     def _identity(self) -> str:
         return self._incoming.app + SEPARATOR + (self._incoming.dedupe_id or "")
 
-    def _wake(self, world: World, run_id: str, sequence: int) -> bool:
+    def _wake(self, world: World, run_id: str, sequence: int, failed: FailedConditions) -> bool:
         incoming = self._incoming
         run = world.runs.get(run_id)
         step = None if run is None else run.operations.get(sequence)
@@ -172,15 +181,28 @@ class IngestEvent(Operation):
             return False
         if incoming.target is not None and run.queue != incoming.target:
             return False
-        if step.event_filter is not None and not self._holds(step.event_filter, run):
+        if step.event_filter is not None and not self._holds(step, run, failed):
             return False
         data = incoming.data or NULL
         complete_step(run, world.moment, step, data, {"event_name": incoming.name})
         world.changed(run)
         return True
 
-    def _holds(self, source: str, run: Run) -> bool:
-        return judge_wait(source, self._condition, lambda: trigger_of(run)).holds
+    def _holds(self, step: PushStep, run: Run, failed: FailedConditions) -> bool:
+        source = step.event_filter or ""
+        verdict = judge_wait(source, self._condition, lambda: trigger_of(run))
+        if verdict.failure:
+            failed.add(
+                FailedCondition(
+                    workflow=run.workflow_type,
+                    app=run.queue,
+                    condition=source,
+                    reason=verdict.failure,
+                    run_id=run.run_id,
+                    step=step.name,
+                )
+            )
+        return verdict.holds
 
     def _start(self, world: World, one: Registered, event_id: str) -> Triggered:
         incoming = self._incoming

@@ -14,6 +14,7 @@ from perdure.core.intake.trigger import (
     require_pattern,
     target_app,
 )
+from perdure.core.limits import FAILED_CONDITIONS_MAX
 
 
 def workflow(name: str, *triggers: str | Trigger, app: str = "shop") -> Registered:
@@ -76,16 +77,37 @@ def test_every_match_is_started_once_by_name_and_then_app() -> None:
     assert started(*registered, name="nobody", app="k") == []
 
 
-def test_one_trigger_whose_condition_holds_is_enough_and_errors_are_counted() -> None:
+def test_one_trigger_whose_condition_holds_is_enough_and_failures_are_told() -> None:
     conditional = workflow(
         "w",
         Trigger(event="e", condition="event.data.missing > 1"),
         Trigger(event="*", condition="event.data.n > 1"),
     )
     index = TriggerIndex([conditional])
-    assert index.find(Event("e", b'{"n": 2}'), None) == ([conditional], 1)
-    assert index.find(Event("e", b'{"n": 1}'), None) == ([], 1)
-    assert index.find(Event("f", b'{"n": 1}'), None) == ([], 0)
+
+    def found(name: str, data: bytes) -> tuple[list[Registered], int]:
+        workflows, failed = index.find(Event(name, data), None)
+        assert len(failed.first) == failed.count
+        for one in failed.first:
+            assert (one.workflow, one.app) == ("w", conditional.app)
+            assert one.condition == "event.data.missing > 1"
+            assert "missing" in one.reason
+        return workflows, failed.count
+
+    assert found("e", b'{"n": 2}') == ([conditional], 1)
+    assert found("e", b'{"n": 1}') == ([], 1)
+    assert found("f", b'{"n": 1}') == ([], 0)
+
+
+def test_the_first_failures_are_kept_and_all_are_counted() -> None:
+    many = [
+        workflow(f"w{n}", Trigger(event="e", condition=f"event.data.missing{n} > 1"))
+        for n in range(FAILED_CONDITIONS_MAX + 5)
+    ]
+    failed = TriggerIndex(many).find(Event("e", b"{}"), None).failed
+    assert (len(failed.first), failed.count) == (FAILED_CONDITIONS_MAX, len(many))
+    both = failed.joined(failed)
+    assert (both.first, both.count) == (failed.first, 2 * len(many))
 
 
 def test_targets() -> None:

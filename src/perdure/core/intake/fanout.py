@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from perdure.core.intake.definition import Workflow
 from perdure.core.intake.expression import Event, judge
+from perdure.core.intake.failures import FailedCondition, FailedConditions
 from perdure.core.intake.trigger import canonical, is_reserved
 
 
@@ -16,10 +17,10 @@ class Registered(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """What an event starts, by workflow name and then app, and how many conditions failed."""
+    """What an event starts, by workflow name and then app, and which conditions failed."""
 
     workflows: list[Registered]
-    errors: int
+    failed: FailedConditions
 
 
 class TriggerIndex:
@@ -46,21 +47,30 @@ class TriggerIndex:
     def find(self, event: Event, app: str | None) -> Matched:
         """The workflows that an event starts, each once; `app` narrows them, none is all.
 
-        A condition that cannot be evaluated is false, and counted.
+        A condition that cannot be evaluated is false, and told.
         """
         chosen: dict[tuple[str, str], Registered] = {}
-        errors = 0
+        failed = FailedConditions()
         for one, condition in self._named(event.name):
             identity = (one.workflow.name, one.app)
             if identity in chosen or app not in (None, one.app):
                 continue
             if condition is not None:
                 verdict = judge(condition, event)
-                errors += bool(verdict.failure)
+                if verdict.failure:
+                    name, app_name = identity
+                    failed.add(
+                        FailedCondition(
+                            workflow=name,
+                            app=app_name,
+                            condition=condition,
+                            reason=verdict.failure,
+                        )
+                    )
                 if not verdict.holds:
                     continue
             chosen[identity] = one
-        return Matched([chosen[identity] for identity in sorted(chosen)], errors)
+        return Matched([chosen[identity] for identity in sorted(chosen)], failed)
 
     def _named(self, name: str) -> Iterator[tuple[Registered, str | None]]:
         yield from self._exact.get(canonical(name), ())

@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from perdure.core import instant
 from perdure.core.bounds import Reached
+from perdure.core.intake.failures import FailedCondition
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.cause import next_cause
@@ -220,6 +221,21 @@ def event_view(event_id: str, event: LoggedEvent) -> dict[str, Any]:
             "data": None if event.data is None else Raw(event.data),
             "session": event.session,
             "tags": event.tags or None,
+            "failedConditions": [_failed_view(one) for one in event.failed] or None,
+            "failedConditionCount": event.failed_count or None,
+        }
+    )
+
+
+def _failed_view(failed: FailedCondition) -> dict[str, Any]:
+    return _present(
+        {
+            "workflow": failed.workflow,
+            "app": failed.app,
+            "condition": failed.condition,
+            "reason": failed.reason,
+            "runId": failed.run_id,
+            "step": failed.step,
         }
     )
 
