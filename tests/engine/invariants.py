@@ -160,7 +160,7 @@ class Snapshot:
 def _joined(chunks: list[tuple[Any, ...]]) -> list[bytes]:
     """The events of a history, whose chunks follow each other without a gap."""
     events: list[bytes] = []
-    for first, last, chunk in chunks:
+    for first, last, chunk, *_ in chunks:
         assert first == len(events) + 1
         events += rows.events_of(chunk)
         assert last == len(events)

@@ -549,7 +549,7 @@ def test_a_copy_that_differs_is_told_and_not_served(kind: str, a_place: MakePlac
 
     async def spoilt(table: str, page: list[Row]) -> None:
         if table == "history":
-            page = [(*row[:3], row[3].replace(b"default", b"defAult")) for row in page]
+            page = [(*row[:3], row[3].replace(b"default", b"defAult"), *row[4:]) for row in page]
         await take_in(table, page[1:] if table == "ready" else page)
 
     setattr(end, "take_in", spoilt)  # noqa: B010 (mypy minds the plain way)

@@ -20,6 +20,7 @@ ON_BOTH_STORES = {
     "test_budgets",
     "test_capabilities",
     "test_cancellation",
+    "test_damaged_runs",
     "test_causes",
     "test_commanding",
     "test_local_activities",

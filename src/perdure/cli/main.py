@@ -123,6 +123,12 @@ def _copy(parsed: argparse.Namespace) -> int:
         print(f"{table.table:<10} {table.source_rows:>12,}  {table.source_digest}")
         if not table.is_same:
             print(f"{'  in --to':<10} {table.target_rows:>12,}  {table.target_digest}")
+        if table.damaged:
+            print(
+                f"perdure: {table.damaged} rows of {table.table} are damaged in --from; they were "
+                "copied as they are, and their runs stay out of service",
+                file=sys.stderr,
+            )
     if all(table.is_same for table in compared):
         print("perdure: copied; both stores hold the same")
         return 0

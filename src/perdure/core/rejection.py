@@ -510,6 +510,12 @@ class QueryWorkflowStateUnavailable(Rejection):
     reason = "query_workflow_state_unavailable"
 
 
+class HistoryDamaged(Rejection):
+    """What the disk holds of a run is not what was written, or cannot be read."""
+
+    reason = "history_damaged"
+
+
 class QueryWorkflowTypeNotRegistered(Rejection):
     reason = "query_workflow_type_not_registered"
 

@@ -21,6 +21,7 @@ from perdure.core.limits import (
     WORKER_STALE_AFTER_MAX,
 )
 from perdure.core.rejection import (
+    HistoryDamaged,
     InvalidSignalArguments,
     InvalidUpdateArguments,
     MissingWorkerHeartbeat,
@@ -86,10 +87,6 @@ class Herald(Protocol):
 
 class Doubt(Exception):
     """A beat trusted its memory, and nothing that it writes would show whether it was right."""
-
-
-class BrokenRun(Exception):
-    """An operation needs a run that is on disk and cannot be read."""
 
 
 class Engine:
@@ -419,8 +416,8 @@ class Engine:
         answers: list[tuple[asyncio.Future[Any], Any]] = []
         await self._load(world, [operation for operation, _ in waiting])
         for operation, future in waiting:
-            if world.broken and self._needs_broken(world, operation):
-                answers.append((future, BrokenRun(operation.name)))
+            if world.broken and (damage := self._needs_broken(world, operation)) is not None:
+                answers.append((future, damage))
                 continue
             try:
                 answers.append((future, operation.decide(world)))
@@ -487,7 +484,8 @@ class Engine:
             if run_id in world.runs or run_id in world.gone:
                 continue
             run = self._cache.find(run_id)
-            if run is None:
+            if run is None or self.store.damaged.of(run_id) is not None:
+                # Of a damaged one the disk is asked again: it may have been restored.
                 missing.append(run_id)
             elif self._shared is None:
                 world.runs[run_id] = run
@@ -500,9 +498,14 @@ class Engine:
                 held[run_id] = run
         if missing:
             for run in await self._load_runs(world, missing, held):
-                world.runs[run.run_id] = run
+                damage = self.store.damaged.of(run.run_id)
+                if damage is None:
+                    world.runs[run.run_id] = run
+                else:
+                    # Not all of a long history is read here, but somebody has read the rest.
+                    world.broken[run.run_id] = HistoryDamaged(damage, run_id=run.run_id)
             for run_id in held:
-                if run_id not in world.runs:
+                if run_id not in world.runs and run_id not in world.broken:
                     # Another node has removed it.
                     self._cache.drop(run_id)
             self._note_staleness(world, held)
@@ -551,10 +554,9 @@ class Engine:
             return await self.store.load_runs(run_ids, held)
         except (Unavailable, Conflict):
             raise
-        except Exception:
+        except Exception as error:
             if len(run_ids) == 1:
-                log.exception("run %s cannot be read", run_ids[0])
-                world.broken.add(run_ids[0])
+                world.broken[run_ids[0]] = _damage(run_ids[0], error)
                 return []
         loaded = []
         for run_id in run_ids:
@@ -562,9 +564,13 @@ class Engine:
         return loaded
 
     @staticmethod
-    def _needs_broken(world: World, operation: Operation) -> bool:
+    def _needs_broken(world: World, operation: Operation) -> HistoryDamaged | None:
         needed = {world.current.get(instance) for instance in operation.instances()}
-        return not world.broken.isdisjoint({*operation.run_ids(), *needed})
+        for run_id in (*operation.run_ids(), *needed):
+            if run_id in world.broken:
+                known = world.broken[run_id]
+                return HistoryDamaged(known.message, **known.details)
+        return None
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
@@ -644,6 +650,14 @@ def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:
     if any(world.current.get(instance) not in world.touched for instance in world.changes.hoped):
         return True
     return any(isinstance(reply, Exception) for _, reply in answers)
+
+
+def _damage(run_id: str, error: Exception) -> HistoryDamaged:
+    """Why a run cannot be read. What its store found wrong, the store has logged."""
+    if isinstance(error, HistoryDamaged):
+        return error
+    log.error("run %s cannot be read", run_id, exc_info=error)
+    return HistoryDamaged(f"run {run_id} cannot be read", run_id=run_id)
 
 
 def _busy() -> Unavailable:

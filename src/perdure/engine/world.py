@@ -11,6 +11,7 @@ from perdure.core.push.pin import look_at_pin
 from perdure.core.push.slot import look_at_slot
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
+    HistoryDamaged,
     InstanceNotFound,
     RunNotFound,
     StructuralLimitExceeded,
@@ -64,7 +65,7 @@ class World:
         # Runs that this beat removes.
         self.gone: set[str] = set()
         # Runs that are there and cannot be read.
-        self.broken: set[str] = set()
+        self.broken: dict[str, HistoryDamaged] = {}
         # Whether runs that memory holds are taken as they are, and which were.
         self.trusts_memory = False
         self.remembered: set[str] = set()

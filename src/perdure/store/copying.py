@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from msgspec import Struct
 
+from perdure.store.damage import is_intact
 from perdure.store.interface import Unavailable
 from perdure.store.rows import encode
 
@@ -35,7 +36,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     ),
     "operation": ("run_id", "sequence", "lease_owner", "data"),
     "inbox": ("run_id", "position", "data"),
-    "history": ("run_id", "first_sequence", "last_sequence", "events"),
+    "history": ("run_id", "first_sequence", "last_sequence", "events", "digest"),
     "ready": (
         "run_id",
         "place",
@@ -97,10 +98,14 @@ class Digest:
 
     def __init__(self) -> None:
         self.rows = 0
+        self.damaged = 0
+        """Chunks of histories that do not match their checksums."""
         self._sum = 0
 
-    def add(self, page: list[Row]) -> None:
+    def add(self, table: str, page: list[Row]) -> None:
         self.rows += len(page)
+        if table == "history":
+            self.damaged += sum(not is_intact(*row[-2:]) for row in page)
         for row in page:
             self._sum += int.from_bytes(sha256(encode(row)).digest(), "big")
 
@@ -117,6 +122,8 @@ class Compared(Struct, frozen=True):
     source_digest: str
     target_rows: int
     target_digest: str
+    damaged: int = 0
+    """Rows that were damaged in the source, and are carried as they are with their checksums."""
 
     @property
     def is_same(self) -> bool:
@@ -178,7 +185,7 @@ async def _copy_table(source: End, target: End, table: str) -> Digest:
                 page = await anext(pages, None)
             if page is None:
                 return digest
-            digest.add(page)
+            digest.add(table, page)
             with _named("--to"):
                 await target.take_in(table, page)
 
@@ -188,8 +195,8 @@ async def _compare(target: End, table: str, given: Digest) -> Compared:
     with _named("--to"):
         async with aclosing(target.pages(table)) as pages:
             async for page in pages:
-                taken.add(page)
-    return Compared(table, given.rows, given.text, taken.rows, taken.text)
+                taken.add(table, page)
+    return Compared(table, given.rows, given.text, taken.rows, taken.text, given.damaged)
 
 
 @contextmanager

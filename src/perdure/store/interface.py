@@ -12,6 +12,7 @@ from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
 
 if TYPE_CHECKING:
+    from perdure.store.damage import DamagedRuns
     from perdure.store.health import StoreHealth
 
 
@@ -367,6 +368,11 @@ class Store(Protocol):
     @property
     def health(self) -> "StoreHealth":
         """Whether it can be used now, as far as it is known."""
+        ...
+
+    @property
+    def damaged(self) -> "DamagedRuns":
+        """Runs that did not match their checksums when they were read."""
         ...
 
     async def open(self) -> None: ...

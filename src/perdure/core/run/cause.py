@@ -48,13 +48,19 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What keeps workers from a task that is ready, if it is known and somebody is missing."""
 
 
-def next_cause(run: Run, staffing: Staffing | None = None) -> Cause | None:
+def next_cause(
+    run: Run, staffing: Staffing | None = None, damage: str | None = None
+) -> Cause | None:
     """Exactly one cause for an open run, none for a closed one.
 
     `staffing` says who is there for the task that it waits for, if it does; see `awaited_task`.
+    `damage` is what was found wrong with what the disk holds of it.
     """
     if run.is_closed:
         return None
+    if damage is not None:
+        text = f"the run is damaged on disk and stands still: {damage}; restore it from a backup"
+        return Cause(kind="history_damaged", text=text)
     cause = _next_cause(run)
     if staffing is not None and staffing is not Staffing.PRESENT:
         cause = _missing(cause, run, staffing)

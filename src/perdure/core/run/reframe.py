@@ -68,6 +68,12 @@ def applied_value(arguments: bytes | None, frame: Frame) -> bytes:
     return envelope_json(encode(value, frame_of(blob) or frame))
 
 
+def seal_start(run: Run) -> None:
+    """Have the start events written once more as they are: now they stay, and get their digest."""
+    if not run.unsaved.created and run.task_count == 1 and len(run.events) == run.history_count:
+        run.unsaved.rewritten = b",".join(run.events)
+
+
 def rewrite_start(run: Run) -> None:
     """Put the run's arguments into its start event.
 

@@ -303,6 +303,7 @@ def _freeze_input(run: Run, frame: Frame) -> None:
     assert plain is not None
     run.plain_input = None
     if run.frame == frame.value:
+        reframe.seal_start(run)
         return
     run.frame = frame.value
     run.arguments = reframe.plain_envelope(plain, frame)

@@ -8,7 +8,7 @@ import msgspec
 from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.bounds import Bounds
-from perdure.core.rejection import InvalidRequest
+from perdure.core.rejection import HistoryDamaged, InvalidRequest
 from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import (
@@ -186,7 +186,11 @@ class Polls:
         limit = delivery.size.events
         if isinstance(delivery, WorkflowDelivery):
             limit = delivery.page_size
-        events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
+        try:
+            events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
+        except HistoryDamaged:
+            # Its lease runs out, and it is not handed out again.
+            return self.empty(PollAnswer(PollStatus.EMPTY))
         return self._answer_with(request, body, delivery, events)
 
     def _answer_with(

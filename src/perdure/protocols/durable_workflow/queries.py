@@ -12,7 +12,7 @@ from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taking
 from perdure.core.maps import optional_members_of
 from perdure.core.references import find_references
-from perdure.core.rejection import InvalidRequest, Rejection, WorkerNotRegistered
+from perdure.core.rejection import HistoryDamaged, InvalidRequest, Rejection, WorkerNotRegistered
 from perdure.dispatch.asking import Asking, Question
 from perdure.dispatch.polling import PollStatus
 from perdure.dispatch.queries import QueryDesk
@@ -25,7 +25,7 @@ from perdure.dispatch.query_messages import (
     QueryReport,
     QueryView,
 )
-from perdure.engine.beat import BrokenRun, Engine
+from perdure.engine.beat import Engine
 from perdure.engine.payloads import require_payloads
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
@@ -140,7 +140,7 @@ class QueryPlane:
         """The query with its history. One whose history cannot be had is refused to its asker."""
         try:
             delivery = await deliver_query(self._engine, lease, worker)
-        except (Unavailable, BrokenRun, LookupError) as error:
+        except (Unavailable, HistoryDamaged, LookupError) as error:
             log.warning("query %s of run %s: %s", lease.query_id, lease.asked.run_id, error)
             delivery = None
         if delivery is None:

@@ -100,6 +100,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.InvalidQueryArguments: 422,
     r.QueryRejected: 409,
     r.QueryWorkflowStateUnavailable: 409,
+    r.HistoryDamaged: 409,
     r.QueryWorkflowTypeNotRegistered: 409,
     r.QueryPayloadDecodeFailed: 409,
     r.QueryResultEncodeFailed: 409,

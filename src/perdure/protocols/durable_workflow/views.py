@@ -1,6 +1,6 @@
 """Runs as clients see them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 from perdure.core import instant
 from perdure.core.bounds import Bounds
 from perdure.core.fleet.staffing import Staffing
-from perdure.core.rejection import Rejection
+from perdure.core.rejection import HistoryDamaged, Rejection
 from perdure.core.run.budget import IN_TIME, HistoryBudget, history_size
 from perdure.core.run.cause import next_cause
 from perdure.core.run.nearness import Unread, near_limits
@@ -65,9 +65,9 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def waiting(run: Run, staffing: Staffing | None) -> dict[str, Any]:
+def waiting(run: Run, staffing: Staffing | None, damage: str | None = None) -> dict[str, Any]:
     """What an open run waits for, in words and as a typed member."""
-    cause = next_cause(run, staffing)
+    cause = next_cause(run, staffing, damage)
     if cause is None:
         return {"wait_kind": None, "wait_reason": None, "next_cause": None}
     member = msgspec.to_builtins(cause)
@@ -112,7 +112,6 @@ async def description(
         "open_update_count": run.updates_open,
         "rejected_signals": _rejected_signals(run),
         "cancellation": _cancellation(run),
-        **waiting(run, staffing),
         "actions": {
             "can_signal": is_open and run.hosted is None,
             "can_query": is_current and can_query(run),
@@ -124,15 +123,24 @@ async def description(
             "can_redrive": is_current and _can_be_redriven(run),
         },
     }
-    started = await store.read_history(run.run_id, 0, 2)
+    started = await _intact(store.read_history(run.run_id, 0, 2))
     view |= _payload_members("input", _member(started, "WorkflowStarted", "input"))
     if run.is_closed:
-        ending = await store.read_last_events(run.run_id)
+        ending = await _intact(store.read_last_events(run.run_id))
         view |= _payload_members("output", _member(ending, "WorkflowCompleted", "output"))
         view |= failure(run)
     else:
         view["output"] = None
-    return view
+    # What was just read may be damaged, so this comes last.
+    return view | waiting(run, staffing, store.damaged.of(run.run_id))
+
+
+async def _intact(reading: Awaitable[list[bytes]]) -> list[bytes]:
+    """Events, or none if they are damaged: the rest of a run is shown all the same."""
+    try:
+        return await reading
+    except HistoryDamaged:
+        return []
 
 
 def _budget(run: Run, budget: HistoryBudget) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from perdure.core.run.nearness import Unread
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
+from perdure.store.damage import DamagedRuns
 from perdure.store.health import PROBE_BYTES, StoreHealth
 from perdure.store.interface import (
     LAST_CHARACTER,
@@ -90,6 +91,7 @@ class PostgresStore:
         self._beat = 0
         self._in_transaction = False
         self.health = health = StoreHealth()
+        self.damaged = DamagedRuns()
         self._lane = Line(
             url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol, health=health
         )
@@ -205,8 +207,9 @@ class PostgresStore:
             run.operations[sequence] = rows.operation_of(data)
         for position, data in zip(row[15] or (), row[16] or (), strict=True):
             run.place_message(position, rows.signal_of(data))
-        chunks = row[17] or []
-        run.events = [event for chunk in chunks for event in rows.events_of(chunk)]
+        damaged, run_id = self.damaged, run.run_id
+        chunks = list(zip(row[17] or (), row[19] or (), strict=True))
+        run.events = [event for chunk in chunks for event in damaged.events_of(run_id, *chunk)]
         if held is not None and _events_known(held):
             run.arguments = held.arguments
             run.opening, run.opening_bytes = held.opening, held.opening_bytes
@@ -214,16 +217,20 @@ class PostgresStore:
                 # Nothing is missing between what memory has and what is new.
                 run.events = held.events + run.events
         elif run.events_first == 1 and chunks:
-            run.arguments = rows.arguments_of(chunks[0])
+            run.arguments = damaged.arguments_of(run_id, *chunks[0])
         elif run.plain_input is not None:
             # Its start events may still be encoded anew, so all must be there.
             every = await self._ask("load_chunks", run.run_id)
-            run.events = [event for (chunk,) in every for event in rows.events_of(chunk)]
-            run.arguments = rows.arguments_of(every[0][0])
+            damaged.require_whole(run_id, every)
+            run.events = [event for chunk in every for event in damaged.events_of(run_id, *chunk)]
+            run.arguments = damaged.arguments_of(run_id, *every[0])
         else:
             first = await self._ask("load_first_chunk", run.run_id)
-            run.arguments = rows.arguments_of(first[0][0])
+            damaged.require_whole(run_id, first)
+            run.arguments = damaged.arguments_of(run_id, *first[0])
         run.events_bytes = sum(map(len, run.events))
+        if len(run.events) == run.history_count:
+            damaged.whole(run_id)
         return run
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
@@ -530,16 +537,17 @@ class PostgresStore:
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []
         found = await self._read("read_chunks", run_id, after, limit + 1)
-        for first, last, chunk in found:
+        for first, last, chunk, digest in found:
             if last > after:
-                events.extend(rows.events_of(chunk)[max(after + 1 - first, 0) :])
+                one = self.damaged.events_of(run_id, chunk, digest)
+                events.extend(one[max(after + 1 - first, 0) :])
             if len(events) >= limit:
                 break
         return events[:limit]
 
     async def read_last_events(self, run_id: str) -> list[bytes]:
         found = await self._read("read_last_chunk", run_id)
-        return rows.events_of(found[0][0]) if found else []
+        return self.damaged.events_of(run_id, *found[0]) if found else []
 
     async def read_items(
         self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int

@@ -8,6 +8,7 @@ from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED
 from perdure.store import rows
+from perdure.store.damage import chunk_digest, digest_of
 from perdure.store.interface import (
     Changes,
     PayloadFate,
@@ -45,8 +46,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delete_operation": ("run_ids", "sequences"),
     "put_signal": ("run_ids", "positions", "data"),
     "delete_signal": ("run_ids", "positions"),
-    "insert_chunk": ("run_ids", "firsts", "lasts", "events"),
-    "rewrite_first_chunk": ("run_ids", "events"),
+    "insert_chunk": ("run_ids", "firsts", "lasts", "events", "digests"),
+    "rewrite_first_chunk": ("run_ids", "events", "digests"),
     "put_ready": (
         "run_ids",
         "places",
@@ -218,11 +219,16 @@ def _collect_beside(run: Run, batches: Batches) -> None:
     unsaved = run.unsaved
     run_id = run.run_id
     if unsaved.rewritten is not None:
-        _add(batches, "rewrite_first_chunk", (run_id, unsaved.rewritten))
+        _add(
+            batches,
+            "rewrite_first_chunk",
+            (run_id, unsaved.rewritten, digest_of(unsaved.rewritten)),
+        )
     if unsaved.events:
         first = run.history_count - len(unsaved.events) + 1
-        chunk = (run_id, first, run.history_count, b",".join(unsaved.events))
-        _add(batches, "insert_chunk", chunk)
+        chunk = b",".join(unsaved.events)
+        row = (run_id, first, run.history_count, chunk, chunk_digest(run, first, chunk))
+        _add(batches, "insert_chunk", row)
     for sequence in unsaved.operations:
         operation = run.operations.get(sequence)
         if operation is None:

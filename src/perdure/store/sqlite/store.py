@@ -23,6 +23,7 @@ from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.store import rows
+from perdure.store.damage import DamagedRuns, chunk_digest, digest_of
 from perdure.store.health import PROBE_BYTES, StoreHealth
 from perdure.store.interface import (
     LAST_CHARACTER,
@@ -85,6 +86,7 @@ class SqliteStore:
         self._sql = dict(load_shortened(PACKAGE))
         self._committer = Committer()
         self.health = StoreHealth()
+        self.damaged = DamagedRuns()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
         self._writer: apsw.Connection
         self._reader: apsw.Connection
@@ -147,12 +149,18 @@ class SqliteStore:
         """All of a short history; of a long one only the arguments that stand in it."""
         long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX and run.plain_input is None
         chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
-        run.arguments = rows.arguments_of(chunks[0][0])
+        self.damaged.require_whole(run.run_id, chunks)
+        run.arguments = self.damaged.arguments_of(run.run_id, *chunks[0])
         if long:
-            run.keep_opening(rows.events_of(chunks[0][0]))
+            run.keep_opening(self.damaged.events_of(run.run_id, *chunks[0]))
         else:
-            run.events = [event for (chunk,) in chunks for event in rows.events_of(chunk)]
+            run.events = [
+                event
+                for chunk, digest in chunks
+                for event in self.damaged.events_of(run.run_id, chunk, digest)
+            ]
             run.events_bytes = sum(map(len, run.events))
+            self.damaged.whole(run.run_id)
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
         found: dict[Instance, str] = {}
@@ -464,17 +472,18 @@ class SqliteStore:
     def _collect_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
         events: list[bytes] = []
         query = self._sql["read_chunks"]
-        for first, last, chunk in self._bulk_reader.execute(query, (run_id, after)):
+        for first, last, chunk, digest in self._bulk_reader.execute(query, (run_id, after)):
             if last <= after:
                 continue
-            events.extend(rows.events_of(chunk)[max(after + 1 - first, 0) :])
+            found = self.damaged.events_of(run_id, chunk, digest)
+            events.extend(found[max(after + 1 - first, 0) :])
             if len(events) >= limit:
                 break
         return events[:limit]
 
     async def read_last_events(self, run_id: str) -> list[bytes]:
         found = self._read("read_last_chunk", (run_id,))
-        return rows.events_of(found[0][0]) if found else []
+        return self.damaged.events_of(run_id, *found[0]) if found else []
 
     def _read(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
@@ -507,11 +516,16 @@ def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
     else:
         batches["update_run"].append((*rows.changing_columns(run), run_id))
     if unsaved.rewritten is not None:
-        batches["rewrite_first_chunk"].append((unsaved.rewritten, run_id))
+        batches["rewrite_first_chunk"].append(
+            (unsaved.rewritten, digest_of(unsaved.rewritten), run_id)
+        )
     if unsaved.events:
         last = run.history_count
         first = last - len(unsaved.events) + 1
-        batches["insert_chunk"].append((run_id, first, last, b",".join(unsaved.events)))
+        chunk = b",".join(unsaved.events)
+        batches["insert_chunk"].append(
+            (run_id, first, last, chunk, chunk_digest(run, first, chunk))
+        )
     for sequence in unsaved.operations:
         operation = run.operations.get(sequence)
         if operation is None:

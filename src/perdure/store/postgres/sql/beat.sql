@@ -13,7 +13,8 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
        run.started_at, coalesce(open_run.status, run.status), run.closed_at,
        coalesce(open_run.version, run.version), open_run.task_owner,
        coalesce(open_run.state, run.state), open_run.run_id is null,
-       steps.sequences, steps.data, signals.positions, signals.data, chunks.events, wanted.run_id
+       steps.sequences, steps.data, signals.positions, signals.data, chunks.events, wanted.run_id,
+       chunks.digests
   from wanted
   left join perdure.run on run.run_id = wanted.run_id
   left join perdure.open_run on open_run.run_id = wanted.run_id
@@ -30,8 +31,9 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
      where inbox.run_id = wanted.run_id
  ) as signals
  cross join lateral (
-    select array_agg(newest.events order by newest.first_sequence) as events
-      from (select history.events, history.first_sequence,
+    select array_agg(newest.events order by newest.first_sequence) as events,
+           array_agg(newest.digest order by newest.first_sequence) as digests
+      from (select history.events, history.digest, history.first_sequence,
                    sum(octet_length(history.events))
                        over (order by history.first_sequence desc) as size
               from perdure.history
@@ -43,14 +45,14 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
 
 -- name: load_chunks
 -- The whole history of one run.
-select events
+select events, digest
   from perdure.history
  where run_id = :run_id::text
  order by first_sequence
 
 -- name: load_first_chunk
 -- The start of one run's history.
-select events
+select events, digest
   from perdure.history
  where run_id = :run_id::text
  order by first_sequence

@@ -185,10 +185,11 @@ delete_signal as (
 
 -- name: insert_chunk
 insert_chunk as (
-    insert into perdure.history (run_id, first_sequence, last_sequence, events)
-    select rows.run_id, rows.first_sequence, rows.last_sequence, rows.events
-      from unnest(:run_ids::text[], :firsts::bigint[], :lasts::bigint[], :events::bytea[])
-        as rows (run_id, first_sequence, last_sequence, events)
+    insert into perdure.history (run_id, first_sequence, last_sequence, events, digest)
+    select rows.run_id, rows.first_sequence, rows.last_sequence, rows.events, rows.digest
+      from unnest(:run_ids::text[], :firsts::bigint[], :lasts::bigint[], :events::bytea[],
+                  :digests::bytea[])
+        as rows (run_id, first_sequence, last_sequence, events, digest)
      where (select ok from gate)
 )
 
@@ -196,8 +197,9 @@ insert_chunk as (
 -- Only before any worker saw it.
 rewrite_first_chunk as (
     update perdure.history
-       set events = rows.events
-      from unnest(:run_ids::text[], :events::bytea[]) as rows (run_id, events)
+       set events = rows.events, digest = rows.digest
+      from unnest(:run_ids::text[], :events::bytea[], :digests::bytea[])
+        as rows (run_id, events, digest)
      where history.run_id = rows.run_id
        and history.first_sequence = 1
        and (select ok from gate)

@@ -61,7 +61,7 @@ select run_id, position, data
   from perdure.inbox
 
 -- name: give_history
-select run_id, first_sequence, last_sequence, events
+select run_id, first_sequence, last_sequence, events, digest
   from perdure.history
 
 -- name: give_ready

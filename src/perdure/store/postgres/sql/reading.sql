@@ -197,7 +197,7 @@ select run.started_at / :step::bigint, coalesce(open_run.status, run.status), co
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first, at most enough of them for
 -- a page: every chunk has at least one event.
-select first_sequence, last_sequence, events
+select first_sequence, last_sequence, events, digest
   from perdure.history
  where run_id = :run_id::text
    and first_sequence >= (select coalesce(max(before.first_sequence), 1)
@@ -208,7 +208,7 @@ select first_sequence, last_sequence, events
  limit :most::bigint
 
 -- name: read_last_chunk
-select events
+select events, digest
   from perdure.history
  where run_id = :run_id::text
  order by first_sequence desc

@@ -22,14 +22,14 @@ select run_id, position, data
 
 -- name: load_chunks
 -- The whole history of one run.
-select events
+select events, digest
   from history
  where run_id = :run_id
  order by first_sequence
 
 -- name: load_first_chunk
 -- The start of one run's history.
-select events
+select events, digest
   from history
  where run_id = :run_id
  order by first_sequence
@@ -148,13 +148,13 @@ delete from inbox
    and position = :position
 
 -- name: insert_chunk
-insert into history (run_id, first_sequence, last_sequence, events)
-values (:run_id, :first_sequence, :last_sequence, :events)
+insert into history (run_id, first_sequence, last_sequence, events, digest)
+values (:run_id, :first_sequence, :last_sequence, :events, :digest)
 
 -- name: rewrite_first_chunk
 -- Only before any worker saw it.
 update history
-   set events = :events
+   set events = :events, digest = :digest
  where run_id = :run_id
    and first_sequence = 1
 

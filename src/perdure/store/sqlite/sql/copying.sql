@@ -36,7 +36,7 @@ select run_id, position, data
   from inbox
 
 -- name: give_history
-select run_id, first_sequence, last_sequence, events
+select run_id, first_sequence, last_sequence, events, digest
   from history
 
 -- name: give_ready
@@ -86,8 +86,8 @@ insert into inbox (run_id, position, data)
 values (:run_id, :position, :data)
 
 -- name: take_history
-insert into history (run_id, first_sequence, last_sequence, events)
-values (:run_id, :first_sequence, :last_sequence, :events)
+insert into history (run_id, first_sequence, last_sequence, events, digest)
+values (:run_id, :first_sequence, :last_sequence, :events, :digest)
 
 -- name: take_ready
 insert into ready (run_id, place, namespace, queue, kind, name, priority, available_at)

@@ -169,7 +169,7 @@ select started_at / :step, status, count(*), sum(closed_at - started_at),
 
 -- name: read_chunks
 -- The chunks of a history that reach behind a sequence, oldest first.
-select first_sequence, last_sequence, events
+select first_sequence, last_sequence, events, digest
   from history
  where run_id = :run_id
    and first_sequence >= (select coalesce(max(first_sequence), 1)
@@ -179,7 +179,7 @@ select first_sequence, last_sequence, events
  order by first_sequence
 
 -- name: read_last_chunk
-select events
+select events, digest
   from history
  where run_id = :run_id
  order by first_sequence desc
