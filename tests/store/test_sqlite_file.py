@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ import apsw.ext
 import pytest
 
 from perdure.store.copying import TABLES as COPIED
+from perdure.store.copying import copy
 from perdure.store.interface import Store, Unavailable
 from perdure.store.queries import load_migrations, load_queries
+from perdure.store.sqlite.copying import SqliteEnd
+from perdure.store.sqlite.schema import APPLICATION_ID
 from perdure.store.sqlite.store import PACKAGE, SqliteStore
 from tests.store.building import a_run
 from tests.store.keeping import Keep
@@ -122,6 +125,106 @@ def test_what_was_committed_is_on_the_disk_and_not_on_its_way(path: Path) -> Non
         for reader in (store._reader, store._bulk_reader):
             assert reader is not store._writer
             assert reader.readonly("main")
+
+
+# Whose it is ------------------------------------------------------------------------------------
+
+
+def beside(path: Path) -> list[Path]:
+    return [path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")]
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.fixture
+def generous_umask() -> Iterator[None]:
+    """Whatever is created is open to everybody unless it is said otherwise."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("generous_umask")
+def test_a_fresh_file_and_what_is_beside_it_is_for_its_owner_alone(path: Path) -> None:
+    keep = Keep.sqlite(path)
+    with keep.opened() as store:
+        keep.commit(store, a_run())
+        assert [oct(mode(file)) for file in beside(path)] == ["0o600"] * 3
+
+
+@pytest.mark.usefixtures("generous_umask")
+def test_a_copy_is_for_its_owner_alone(path: Path, tmp_path: Path) -> None:
+    with Keep.sqlite(path).opened():
+        pass
+    asyncio.run(copy(SqliteEnd(path), SqliteEnd(tmp_path / "copy.db")))
+    assert oct(mode(tmp_path / "copy.db")) == "0o600"
+
+
+def test_a_file_that_others_may_read_is_warned_about_and_left_as_it_is(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Keep.sqlite(path).opened():
+        pass
+    assert caplog.messages == []
+    path.chmod(0o640)
+    with Keep.sqlite(path).opened():
+        pass
+    (told,) = caplog.messages
+    assert str(path) in told
+    assert "chmod 600" in told
+    assert mode(path) == 0o640
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "create table invoices (id integer primary key)",
+        "pragma user_version = 7; create table schema_version (version); create table other (x)",
+        "pragma application_id = 252006674; create table schema_version (version)",
+        "pragma application_id = 252006674",
+    ],
+    ids=["tables", "a version table", "its own id and a version table", "its own id"],
+)
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_a_file_of_another_program_is_refused_and_left_as_it_is(
+    path: Path, statements: str, journal: str
+) -> None:
+    asked(path, f"pragma journal_mode = {journal}")
+    asked(path, statements)
+    before = path.read_bytes()
+
+    refusal = refused(path)
+
+    assert refusal.reason == "storage_foreign"
+    assert str(path) in refusal.message
+    assert path.read_bytes() == before
+    assert asked(path, "pragma journal_mode") == [(journal,)]
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
+    path.write_bytes(b"some notes of somebody\n" * 1000)
+    before = path.read_bytes()
+    assert refused(path).reason == "storage_corrupt"
+    assert path.read_bytes() == before
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    with Keep.sqlite(path).opened():
+        pass
+    assert asked(path, "pragma application_id") == [(APPLICATION_ID,)]
+
+
+def test_a_store_of_a_release_that_marked_none_is_marked(path: Path) -> None:
+    keep, run = Keep.sqlite(path), a_run()
+    with keep.opened() as store:
+        keep.commit(store, run)
+    asked(path, "pragma application_id = 0")
+    with keep.opened() as store:
+        assert len(keep.run(store.load_runs([run.run_id]))) == 1
+    assert asked(path, "pragma application_id") == [(APPLICATION_ID,)]
 
 
 # The lock ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from perdure.store.queries import load_queries
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
+    create_file,
     migrate,
     note_clean_stop,
     note_finished,
@@ -45,7 +46,9 @@ class SqliteEnd:
             require_intact(connection)
 
     async def open_target(self) -> None:
-        with self._opening(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE) as connection:
+        with self._opening(
+            apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, creates=True
+        ) as connection:
             if tables_of(connection):
                 self._require_empty(connection)
             prepare_writer(connection)
@@ -91,11 +94,13 @@ class SqliteEnd:
         self._guard.release()
 
     @contextmanager
-    def _opening(self, flags: int) -> Iterator[apsw.Connection]:
+    def _opening(self, flags: int, *, creates: bool = False) -> Iterator[apsw.Connection]:
         with ExitStack() as undo:
             self._guard.acquire()
             undo.callback(self._guard.release)
             with self._refusals():
+                if creates:
+                    create_file(self._path)
                 self._connection = apsw.Connection(str(self._path), flags=flags)
                 undo.callback(self._connection.close, force=True)
                 yield self._connection

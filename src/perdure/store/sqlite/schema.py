@@ -1,6 +1,9 @@
 """Opening the file: settings of the writer, migrations, and a check after an unclean stop."""
 
 import logging
+import os
+from contextlib import closing
+from pathlib import Path
 
 import apsw
 
@@ -11,6 +14,11 @@ from perdure.store.queries import load_migrations
 
 CHECK_SECONDS_MAX = 10.0
 """How long the check after a crash may keep the server from starting."""
+
+APPLICATION_ID = 0x70657264
+"""Stands in the header of the file and says whose it is: `perd`. Older files have none."""
+_OLDEST_TABLES = {"schema_version", "run", "history", "meta"}
+"""Tables that every store has had from the first release on."""
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +47,36 @@ def keep_plans(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
+def create_file(path: Path) -> None:
+    """Make the file for its owner alone; SQLite gives what it keeps beside it the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
+        mode = path.stat().st_mode & 0o777
+    except OSError as error:
+        raise Unavailable(
+            "storage_error", f"the file cannot be opened: {error.strerror}"
+        ) from error
+    if mode & 0o077:
+        log.warning(
+            "%s may be read or written by other users of this machine (mode %o); "
+            "run chmod 600 on it and on its -wal and -shm",
+            path,
+            mode,
+        )
+
+
+def require_ours(path: Path) -> None:
+    """Refuse a file of another program before anything in it is touched."""
+    with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection:
+        mark = connection.pragma("application_id")
+        tables = {name for name in tables_of(connection) if not name.startswith("sqlite_")}
+    if mark not in (0, APPLICATION_ID):
+        raise Unavailable("storage_foreign", f"it belongs to another program (id {mark})")
+    if tables - {"schema_version"} and not tables >= _OLDEST_TABLES:
+        named = ", ".join(sorted(tables)[:5])
+        raise Unavailable("storage_foreign", f"it holds tables of another program ({named})")
+
+
 def migrate(connection: apsw.Connection, package: str) -> None:
     """Bring the schema to the newest version, each step in one transaction."""
     connection.execute("create table if not exists schema_version (version integer primary key)")
@@ -49,6 +87,8 @@ def migrate(connection: apsw.Connection, package: str) -> None:
             with connection:
                 connection.execute(script)
                 connection.execute("insert into schema_version values (?)", (version,))
+    if connection.pragma("application_id") != APPLICATION_ID:
+        connection.pragma("application_id", APPLICATION_ID)
 
 
 def require_current(connection: apsw.Connection, package: str) -> None:

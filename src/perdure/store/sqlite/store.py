@@ -62,11 +62,13 @@ from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable
 from perdure.store.sqlite.guard import FileGuard
 from perdure.store.sqlite.schema import (
+    create_file,
     keep_plans,
     migrate,
     note_clean_stop,
     prepare_writer,
     require_finished,
+    require_ours,
     verify_after_crash,
 )
 
@@ -105,6 +107,8 @@ class SqliteStore:
             raise
 
     def _open(self) -> None:
+        create_file(self._path)
+        require_ours(self._path)
         self._writer = apsw.Connection(str(self._path))
         prepare_writer(self._writer)
         migrate(self._writer, PACKAGE)
