@@ -30,6 +30,7 @@ NOT_ON_THE_WIRE = {
     "storage_newer": "the server does not start",
     "storage_unsafe": "the server does not start",
     "storage_incomplete": "the server does not start",
+    "storage_foreign": "the server does not start",
     "storage_missing": "perdure copy refuses",
     "storage_older": "perdure copy refuses",
     "storage_not_empty": "perdure copy refuses",
