@@ -132,3 +132,18 @@ def test_close_codes_are_read() -> None:
 
 def test_the_handshake_key_is_answered_as_the_rfc_says() -> None:
     assert frames.accept_key(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+
+
+@pytest.mark.parametrize(
+    "head", [b"\x81\xfe\x00\x7d", b"\x81\xff\0\0\0\0\0\0\xff\xff", b"\x81\xff" + bytes(8)]
+)
+def test_a_length_is_written_as_shortly_as_can_be(head: bytes) -> None:
+    with pytest.raises(FrameError) as refused:
+        read(head)
+    assert refused.value.code == frames.PROTOCOL_ERROR
+
+
+@pytest.mark.parametrize("size", [125, 126, 65_535, 65_536])
+def test_lengths_at_their_edges_are_read(size: int) -> None:
+    whole = masked(frames.BINARY, bytes(size))
+    assert read(whole, most=100_000) == [(frames.BINARY, bytes(size))]

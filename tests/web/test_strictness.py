@@ -155,3 +155,22 @@ def test_head_is_not_answered_where_get_is_not(floor: Floor) -> None:
     stream.send(request("/posted", method="HEAD"))
     answer = stream.read_answer(has_body=False)
     assert (answer.status, answer.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        "Connection: Upgrade\r\nUpgrade: h2c",
+        "Connection: keep-alive\r\nConnection: close",
+        "Connection: keep-alive, close",
+    ],
+)
+def test_a_connection_of_http_1_0_is_not_kept_by_an_offer_or_against_its_word(
+    floor: Floor, headers: str
+) -> None:
+    stream = floor.connect()
+    stream.send(f"GET /echo HTTP/1.0\r\n{headers}\r\n\r\n".encode() + request(method="GET"))
+
+    assert stream.read_answer().headers["connection"] == "close"
+    assert stream.read_to_end() == b""
+    assert len(floor.done) == 1

@@ -355,6 +355,9 @@ class HttpConnection(asyncio.Protocol):
             headers,
             keep_alive=parser.should_keep_alive() and not self.is_excess,
         )
+        if b"close" in headers.get(b"connection", b"").lower():
+            # Whatever else it says; the parser does not see that in HTTP/1.0.
+            request.keep_alive = False
         if is_upgrade:
             # Whatever it is answered, no other request can follow it.
             request.is_upgrade, request.keep_alive = True, False
@@ -531,7 +534,9 @@ class HttpConnection(asyncio.Protocol):
         Some clients offer HTTP/2 with every first request and expect to be passed over; the
         parser would stop behind such a head.
         """
-        lines = [b"%s %s HTTP/1.1" % (self._parser.get_method(), self._target)]
+        parser = self._parser
+        version = parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (parser.get_method(), self._target, version)]
         for name, value in self._headers.items():
             if name == b"connection":
                 options = [option.strip() for option in value.split(b",")]

@@ -85,12 +85,12 @@ class FrameReader:
             start = 8
             if len(buffer) < 4:
                 return None
-            length = int.from_bytes(buffer[2:4])
+            length = _minimal(int.from_bytes(buffer[2:4]), 126)
         elif length == 127:
             start = 14
             if len(buffer) < 10:
                 return None
-            length = int.from_bytes(buffer[2:10])
+            length = _minimal(int.from_bytes(buffer[2:10]), 65_536)
         if len(self._message) + length > self._bytes_max:
             raise FrameError(TOO_BIG, f"a message may have {self._bytes_max} bytes")
         end = start + length
@@ -127,6 +127,12 @@ class FrameReader:
         whole, kind = bytes(self._message), self._opcode
         self._opcode, self._message, self._fragments = None, bytearray(), 0
         return _checked(kind, whole)
+
+
+def _minimal(length: int, least: int) -> int:
+    if length < least:
+        raise FrameError(PROTOCOL_ERROR, "a length is written as shortly as can be")
+    return length
 
 
 def _checked(opcode: int, payload: bytes) -> Message:
