@@ -668,3 +668,23 @@ def test_an_attempt_knows_its_deadlines(story: Story, run: Run) -> None:
         "heartbeat": 14,
         "start_to_close": 20,
     }
+
+
+def test_after_the_first_ones_a_heartbeat_is_recorded_once_the_interval_has_passed(
+    story: Story, run: Run
+) -> None:
+    def recorded() -> int:
+        return story.types(run).count("ActivityHeartbeatRecorded")
+
+    story.work(run, activity())
+    story.lease_activity(run, 1)
+    for number in range(1, HEARTBEAT_NOTES_MIN + 1):
+        story.heartbeat(run, 1)
+        assert recorded() == number
+
+    story.later(seconds=(HEARTBEAT_NOTE_INTERVAL - 1) / SECOND)
+    story.heartbeat(run, 1)
+    assert recorded() == HEARTBEAT_NOTES_MIN
+    story.later(seconds=1 / SECOND)
+    story.heartbeat(run, 1)
+    assert recorded() == HEARTBEAT_NOTES_MIN + 1

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.http import Json, Wire
-from tests.support.runner import a_runner, emit, ran, rows, settled, start, workflow
+from tests.support.runner import a_runner, emit, op, ran, rows, settled, show, start, workflow
 
 
 def test_an_event_starts_every_workflow_that_it_means_once(wire: Wire) -> None:
@@ -311,3 +311,28 @@ def test_runs_of_the_other_protocol_are_not_shown(wire: Wire) -> None:
 def test_whether_the_engine_is_well_is_told_to_everybody(wire: Wire) -> None:
     assert wire.call("GET", "/healthz").ok() == {"status": "ok"}
     assert wire.call("GET", "/readyz").ok() == {"status": "ready", "checks": {"store": "ok"}}
+
+
+def test_a_duration_is_the_time_between_start_and_end_in_milliseconds(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    wire.advance(seconds=2.5)
+    invoke.returned()
+
+    run = settled(wire, run_id, "succeeded")
+    assert run["durationMs"] == 2_500
+    assert "durationMs" not in show(wire, start(wire, "order"))
+
+
+def test_a_run_is_queued_before_its_first_pass_and_running_while_one_is_ready(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(op("Sleep", "nap", sleepMs=1_000))
+    settled(wire, run_id, "waiting")
+    runner.vanish()
+    wire.until(lambda: wire.server.runners._count == 0)
+    wire.advance(seconds=2)
+
+    settled(wire, run_id, "running")
+    assert show(wire, start(wire, "order"))["status"] == "queued"

@@ -4,6 +4,10 @@ from typing import Any
 
 import pytest
 
+from perdure.core.run.redrive import Prefix, read_prefix
+from perdure.engine.control import CommandTarget
+from perdure.engine.redriving import RedriveRun
+from perdure.store.interface import Instance
 from tests.support.http import (
     Answer,
     Json,
@@ -536,3 +540,21 @@ def test_a_parent_that_was_told_of_a_failure_is_not_told_again(wire: Wire) -> No
 
     assert wire.event_types()[-1] == "ConditionWaitOpened"
     assert wire.poll()["poll_status"] == "empty"
+
+
+@pytest.mark.parametrize("what", ["shorter", "of another run"])
+def test_a_history_that_was_read_too_early_is_read_again(wire: Wire, what: str) -> None:
+    failed = a_failed_run(wire)["run_id"]
+    store, engine = wire.server.store, wire.server.engine
+    history = wire.run(store.read_history(failed, 0, 1_000))
+    run_id, events = (failed, history[:-1]) if what == "shorter" else ("another", history)
+    target = CommandTarget(instance=Instance("default", "order-1"), run_id=failed)
+
+    async def decided(prefix: Prefix) -> Any:
+        return await engine.submit(RedriveRun(target, prefix))
+
+    with wire.nothing_changes():
+        assert wire.run(decided(read_prefix(run_id, events))) is None
+
+    redriven = wire.run(decided(read_prefix(failed, history)))
+    assert redriven.outcome == "redriven"

@@ -105,6 +105,24 @@ def test_putting_the_same_twice_changes_nothing_and_something_else_does(wire: Wi
                 }
             },
         ),
+        *(
+            (
+                f"handler_binding.{shorter}_timeout_seconds",
+                {
+                    "handler_binding_kind": "activity_execution",
+                    "handler_binding": {
+                        "activity_type": "charge",
+                        f"{shorter}_timeout_seconds": 3,
+                        f"{longer}_timeout_seconds": 2,
+                    },
+                },
+            )
+            for shorter, longer in (
+                ("heartbeat", "start_to_close"),
+                ("start_to_close", "schedule_to_close"),
+                ("schedule_to_start", "schedule_to_close"),
+            )
+        ),
         ("operation_mode", {"operation_mode": "sync_with_durable_reference"}),
         ("cancellation_policy", {"cancellation_policy": {}}),
         ("retry_policy", {"retry_policy": None}),

@@ -361,3 +361,40 @@ def test_a_namespace_is_a_wall(wire: Wire) -> None:
     assert body["current_leases"] == []
     for kind in ("workflow_tasks", "activity_tasks"):
         assert body["stats"][kind] == NOTHING[kind]
+
+
+@pytest.mark.parametrize(("queues", "is_truncated"), [(2, False), (3, True)])
+def test_a_list_of_ready_tasks_alone_says_whether_it_is_whole(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, queues: int, is_truncated: bool
+) -> None:
+    monkeypatch.setattr(limits, "TASK_QUEUES_LISTED_MAX", 2)
+    for queue in "abc"[:queues]:
+        wire.start(f"order-{queue}", task_queue=queue)
+
+    body = wire.control("GET", "/task-queues").ok()
+
+    assert [queue["name"] for queue in body["task_queues"]] == ["a", "b"]
+    assert body["is_truncated"] is is_truncated
+
+
+@pytest.mark.parametrize("activity_first", [True, False])
+def test_the_age_is_that_of_the_oldest_task_of_either_kind(
+    wire: Wire, activity_first: bool
+) -> None:
+    wire.register()
+    if activity_first:
+        wire.run_to(schedule_activity())
+        wire.advance(seconds=20)
+        wire.start("order-2")
+    else:
+        wire.start("order-1")
+        task = wire.take()
+        wire.start("order-2")
+        wire.advance(seconds=20)
+        wire.complete(task, schedule_activity())
+    wire.advance(seconds=10)
+
+    found = stats(wire)
+
+    assert found["approximate_backlog_age_seconds"] == 30
+    assert found["approximate_backlog_age"] == "30s"
