@@ -11,7 +11,7 @@ from perdure.core.rejection import Rejection
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.borrowing import Borrower
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
-from perdure.dispatch.errands import HandOver, Telling, pack, unpack
+from perdure.dispatch.errands import HandOver, LentPoll, LentQueue, Telling, pack, unpack
 from perdure.dispatch.lending import Lender
 from perdure.engine.fleet import DeregisterWorker
 from tests.engine.among import Node, several
@@ -540,5 +540,38 @@ def test_nonsense_is_left_alone(migrated_url: str) -> None:
         assert not poll.done()
         await one.start()
         assert isinstance(await given(poll), WorkflowDelivery)
+
+    play(migrated_url, story)
+
+
+def test_the_newest_offers_are_remembered_and_older_ones_change_nothing(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.dispatch.borrowing.NODES_REMEMBERED_MAX", 2)
+
+    def offer(node: str, number: int, *polls: int) -> Telling:
+        lent = [LentPoll(poll, "w1", registered_at, f"p{poll}", True, True) for poll in polls]
+        return Telling(node, number, [LentQueue(WORKFLOWS, lent)], [], [])
+
+    registered_at = 0
+
+    async def story(one: Node, two: Node) -> None:
+        nonlocal registered_at
+        registered_at = one.engine.workers[(NAMESPACE, "w1")].registered_at
+        polls = borrower(one)
+        for number, node in enumerate(("a", "b", "c"), start=1):
+            polls.hear(offer(node, 7, 1))
+            assert polls.count == number
+
+        # Both that are remembered: what was sent before changes nothing any more.
+        for node in ("b", "c"):
+            polls.hear(offer(node, 7, 1, 2))
+            polls.hear(offer(node, 6))
+            assert polls.count == 3
+        polls.hear(offer("c", 8))
+        assert polls.count == 2
+        # The one that was heard of longest ago is not: its next offer counts, whatever its number.
+        polls.hear(offer("a", 1))
+        assert polls.count == 1
 
     play(migrated_url, story)

@@ -201,3 +201,19 @@ def test_a_stop_says_goodbye_to_runners(wire: Wire) -> None:
     wire.open()
 
     assert code == 1001
+
+
+def test_a_registration_at_a_full_engine_ends_the_socket_and_nothing_else(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = dial(wire)
+    runner.read()
+    with monkeypatch.context() as patch:
+        patch.setattr("perdure.engine.beat.OPERATIONS_WAITING_MAX", 0)
+        payload = {"app": "shop", "protocolVersion": 1, "workflows": []}
+        runner.send({"type": "runner.register", "payload": payload})
+        assert runner.closed_with() == (1013, "too many operations are waiting")
+
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    a_runner(wire, workflow("order"))
+    assert len(rows(wire, "/runners")) == 1

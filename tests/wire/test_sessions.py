@@ -312,8 +312,8 @@ def test_a_parked_owner_gets_the_next_activity_at_once(wire: Wire) -> None:
     assert stranger.is_waiting
 
 
-def park(wire: Wire, worker_id: str) -> Parked:
-    body = {"worker_id": worker_id, "task_queue": "q", "timeout_seconds": 10}
+def park(wire: Wire, worker_id: str, queue: str = "q") -> Parked:
+    body = {"worker_id": worker_id, "task_queue": queue, "timeout_seconds": 10}
     return wire.park("/activity-tasks/poll", body)
 
 
@@ -443,3 +443,15 @@ def test_sessions_of_one_namespace_are_unknown_in_another(wire: Wire) -> None:
     create(wire).ok(201)
     answer = wire.control("GET", "/worker-sessions/s", headers={"X-Namespace": "other"})
     answer.refused(404, "namespace_not_found")
+
+
+def test_sessions_of_two_queues_are_handed_out_to_the_workers_of_each(wire: Wire) -> None:
+    wire.register("w1")
+    wire.register("w2", task_queue="other")
+    parked = park(wire, "w1"), park(wire, "w2", "other")
+
+    wire.run_to(in_session("here"), {**in_session("there"), "queue": "other"})
+
+    tasks = [each.answer().ok()["task"] for each in parked]
+    assert [task["worker_session"]["session_id"] for task in tasks] == ["here", "there"]
+    assert [shown(wire, each)["lease_owner"] for each in ("here", "there")] == ["w1", "w2"]
