@@ -6,7 +6,15 @@ from pathlib import Path
 from types import MappingProxyType
 
 from perdure.core.run.state import Run
-from perdure.store.interface import Changes, QueueKey, ReadyTask, RecordKey, Unavailable
+from perdure.store.interface import (
+    Changes,
+    QueueKey,
+    ReadyTask,
+    Record,
+    RecordKey,
+    RecordRange,
+    Unavailable,
+)
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -21,6 +29,10 @@ class FaultyStore(SqliteStore):
         super().__init__(path)
         self.commits: list[Changes] = []
         """Every attempt to commit, refused or not."""
+        self.runs_loaded: list[str] = []
+        """Every run that was asked for."""
+        self.records_paged: list[RecordKey] = []
+        """Every record that was found in a page."""
         self.refused = 0
         self.dues = 0
         self.looks = 0
@@ -59,7 +71,13 @@ class FaultyStore(SqliteStore):
         self, run_ids: Collection[str], held: Mapping[str, Run] = MappingProxyType({})
     ) -> list[Run]:
         _strike(self._loads)
+        self.runs_loaded += run_ids
         return await super().load_runs(run_ids, held)
+
+    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = await super().find_record_page(wanted)
+        self.records_paged += [key for key, _ in found]
+        return found
 
     async def commit(self, changes: Changes) -> None:
         self.commits.append(changes)

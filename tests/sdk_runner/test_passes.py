@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from perdure.sdk import (
     workflow,
 )
 from perdure.sdk.limits import LOG_LINES_MAX, MESSAGE_BYTES_MAX
+from perdure.sdk.match import Match
 from tests.sdk_runner.played import PENDING, Played, done, failed, play
 
 SAMPLES = json.loads(
@@ -152,6 +154,54 @@ def test_every_operation_is_spelled_as_the_samples_spell_it() -> None:
 
     assert played.names == ["x", *expected]
     assert {name: played.opcodes[name] for name in expected} == expected
+
+
+def test_a_match_is_sent_as_values_and_not_as_a_text() -> None:
+    match: Match = {"data.id": "x' || 'a' == 'a", "data.n": 1, "data.half": 0.5, "data.none": None}
+
+    async def handler(ctx: Context) -> None:
+        await ctx.step.wait_for_event("w", "pay", timeout=5, match=match)
+
+    opcode = play(an_app(handler), "w").opcodes["w"]
+
+    assert (opcode["match"], "eventIf" in opcode) == (match, False)
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        {},
+        {"id": 1},
+        {"event.data.id": 1},
+        {"data.": 1},
+        {1: 1},
+        {"data.id": [1]},
+        {"data.id": {}},
+        {"data.id": b"1"},
+        {"data.id": float("nan")},
+        {"data.id": Decimal(1)},
+    ],
+)
+def test_a_match_that_makes_no_sense_fails_the_run(match: Any) -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.wait_for_event("w", "pay", timeout=5, match=match)
+
+    played = play(an_app(handler), "w")
+
+    assert played.status == 400, "another try would find the same"
+    assert "step 'w'" in played.body["error"]
+
+
+def test_an_engine_that_ignores_matches_is_found_out() -> None:
+    async def handler(ctx: Context) -> object:
+        return await ctx.step.wait_for_event("w", "pay", timeout=5, match={"data.id": 1})
+
+    app = an_app(handler)
+    assert play(app, "w", {"w": done({"id": 1.0})}).status == 200
+    assert play(app, "w", {"w": done(None)}).status == 200
+    told = play(app, "w", {"w": done({"id": 2})})
+    assert told.status == 400
+    assert "ignores match=" in told.body["error"]
 
 
 def test_results_of_the_engine_come_back_as_values() -> None:

@@ -20,6 +20,7 @@ from perdure.sdk import (
 )
 from perdure.sdk import testing as kit
 from perdure.sdk.testing import Rehearsal, backoff_ms
+from perdure.sdk.wire import AppEvent
 
 VECTORS = Path(__file__).parents[1] / "fixtures" / "durablex"
 
@@ -177,6 +178,64 @@ def test_children_events_and_effects() -> None:
         assert "division" in rehearsal.runs[-1].output()["why"]
         assert rehearsal.delivered == [("https://example.com", {"good": 5})]
         assert rehearsal.scores[0]["value"] == 1
+
+    run(story)
+
+
+def test_a_match_lets_only_the_event_through_that_is_meant() -> None:
+    app = App("shop")
+
+    @app.workflow("w")
+    async def handler(ctx: Context) -> object:
+        match = {"data.order.id": ctx.event.data, "data.final": True}
+        return await ctx.step.wait_for_event("paid", "paid", match=match, timeout="1h")
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app)
+        texts = [await rehearsal.start("w", text) for text in ("O'Hara", "x' || 'a' == 'a")]
+        one, null = await rehearsal.start("w", 1), await rehearsal.start("w", None)
+        others: list[object] = ["x", "1", True, 1.5, [1], {}]
+        await rehearsal.send("paid")
+        for value in others:
+            await rehearsal.send("paid", {"order": {"id": value}, "final": True})
+            await rehearsal.send("paid", {"order": value, "final": True})
+            await rehearsal.send("paid", value)
+        await rehearsal.send("paid", {"order": {"id": 1}, "final": 1})
+        assert {waited.status for waited in (*texts, one, null)} == {"waiting"}
+
+        values = ("O'Hara", "x' || 'a' == 'a", 1.0, None)
+        for waited, value in zip((*texts, one, null), values, strict=True):
+            event = {"order": {"id": value}, "final": True}
+            await rehearsal.send("paid", event)
+            assert waited.output() == event
+
+    run(story)
+
+
+def test_a_filter_may_read_the_event_that_started_its_run() -> None:
+    app = App("shop")
+
+    @app.workflow("w", on=Event("order", where="event.data.id > 0"))
+    async def handler(ctx: Context) -> object:
+        where = "event.data.total >= trigger.data.total"
+        match = {"data.id": ctx.event.data["id"]}
+        return await ctx.step.wait_for_event("p", "paid", match=match, where=where, timeout="1h")
+
+    def decide(expression: str, event: AppEvent, trigger: AppEvent) -> bool:
+        if "trigger" in expression:
+            return bool(event.data["total"] >= trigger.data["total"])
+        assert trigger is event
+        return bool(event.data["id"] > 0)
+
+    async def story() -> None:
+        rehearsal = Rehearsal(app, matches=decide)
+        assert await rehearsal.send("order", {"id": 0}) == []
+        [played] = await rehearsal.send("order", {"id": 1, "total": 5})
+        await rehearsal.send("paid", {"id": 1, "total": 4})
+        await rehearsal.send("paid", {"id": 2, "total": 6})
+        assert played.status == "waiting"
+        await rehearsal.send("paid", {"id": 1, "total": 6})
+        assert played.output() == {"id": 1, "total": 6}
 
     run(story)
 

@@ -36,6 +36,8 @@ def keys(keep: Keep, store: Store, limit: int = 9, **wanted: object) -> list[str
     page = RecordRange(**values)  # type: ignore[arg-type]
     read = [name.key for name, _ in keep.run(store.read_records(page))]
     assert [name.key for name in keep.run(store.find_record_keys(page))] == read
+    found = keep.run(store.find_record_page(page))
+    assert found == keep.run(store.read_records(page))
     return read
 
 

@@ -137,7 +137,13 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess, transport: Transp
             await ctx.step.run_workflow("bad kid", "child", {"n": 0})
         except StepFailedError as error:
             why = str(error)
-        paid = await ctx.step.wait_for_event("paid", "order.paid", timeout="1h")
+        paid = await ctx.step.wait_for_event(
+            "paid",
+            "order.paid",
+            match={"data.id": ctx.event.data["id"]},
+            where="event.data.by != trigger.name",
+            timeout="1h",
+        )
         never = await ctx.step.wait_for_event("never", "order.lost", timeout="20ms")
         await ctx.step.emit("tell", "order.shipped", {"id": ctx.event.data["id"]})
         return [charged, one, two, why, paid, never]
@@ -154,7 +160,10 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess, transport: Transp
         async with transport(app, server) as client:
             run_id = await started(client, "order.created", {"id": "A1"})
             await client.until_step(run_id, "paid")
-            assert (await client.send("order.paid", {"by": "card"})).woke == 1
+            for foreign in ({"by": "card"}, {"id": "x"}, {"id": "A1", "by": "order.created"}):
+                assert (await client.send("order.paid", foreign)).woke == 0
+            sent = await client.send("order.paid", {"id": "A1", "by": "card"})
+            assert (sent.woke, sent.continues) == (1, False)
             run = await finished(client, run_id)
             steps = await client.steps(run_id)
 
@@ -164,7 +173,7 @@ def test_a_run_uses_everything_and_ends(server: ServerProcess, transport: Transp
                 1,
                 5,
                 "integer division or modulo by zero",
-                {"by": "card"},
+                {"id": "A1", "by": "card"},
                 None,
             ]
             assert await shipped.get() == {"id": "A1"}

@@ -1,6 +1,13 @@
 """Steps for which the engine waits: time, events, children; alone and side by side."""
 
-from tests.support.http import Json, Wire
+import asyncio
+from typing import Any
+
+import pytest
+
+from perdure.core.limits import WAITERS_PER_PAGE_MAX
+from tests.engine.waiting import Begin, Begun, a_wait
+from tests.support.http import PATIENCE_SECONDS, Json, Wire
 from tests.support.runner import (
     Invoke,
     a_runner,
@@ -115,6 +122,82 @@ def test_a_filter_reads_the_event_that_started_its_run(wire: Wire) -> None:
     assert emit(wire, "pay", {"id": "somebody"})["woke"] == 0
     assert emit(wire, "pay", {"id": "O'Hara"})["woke"] == 1
     assert emit(wire, "pay", {"id": "x' || 'a' == 'a"})["woke"] == 1
+
+
+def test_a_match_compares_values_and_pastes_nothing_into_a_filter(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    wait = op("WaitForEvent", "paid", eventName="pay", timeoutMs=60_000)
+    runs = []
+    for customer in ("O'Hara", "x' || 'a' == 'a", 7):
+        runs.append(start(wire, "order"))
+        runner.next().found(wait | {"match": {"data.by.id": customer}})
+        settled(wire, runs[-1], "waiting")
+
+    others: list[Any] = [{"by": {"id": "somebody"}}, {"by": {"id": "7"}}, {"by": {}}, {}, "7", None]
+    for data in others:
+        assert emit(wire, "pay", data)["woke"] == 0
+    assert emit(wire, "pay", {"by": {"id": "O'Hara"}})["woke"] == 1
+    assert emit(wire, "pay", {"by": {"id": "x' || 'a' == 'a"}})["woke"] == 1
+    told = emit(wire, "pay", {"by": {"id": 7.0}, "total": 5})
+    assert told["woke"] == 1
+    assert "continues" not in told
+    memos = [runner.next().memo("paid") for _ in runs]
+    assert memos[-1] == {"data": {"by": {"id": 7.0}, "total": 5}}
+
+
+def test_a_match_and_a_filter_must_both_hold(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    wait = op("WaitForEvent", "paid", eventName="pay", timeoutMs=60_000, match={"data.id": 1})
+    runner.next().found(wait | {"eventIf": "event.data.total > 5"})
+    settled(wire, run_id, "waiting")
+
+    assert emit(wire, "pay", {"id": 1, "total": 5})["woke"] == 0
+    assert emit(wire, "pay", {"id": 2, "total": 6})["woke"] == 0
+    assert emit(wire, "pay", {"id": 1, "total": 6})["woke"] == 1
+
+
+def test_null_in_place_of_a_match_is_none(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    wait = op("WaitForEvent", "paid", eventName="pay", timeoutMs=60_000)
+    runner.next().found(wait | {"match": None, "eventIf": None})
+    settled(wire, run_id, "waiting")
+    assert emit(wire, "pay")["woke"] == 1
+
+
+@pytest.mark.parametrize("match", [{}, {"id": 1}, {"data.id": [1]}, "data.id", 7])
+def test_a_match_that_makes_no_sense_fails_the_run(wire: Wire, match: Any) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    wait = op("WaitForEvent", "paid", eventName="pay", timeoutMs=60_000)
+    runner.next().found(wait | {"match": match})
+    settled(wire, run_id, "failed")
+    assert "the match of step paid" in show(wire, run_id)["error"]["message"]
+
+
+def test_an_event_that_many_wait_for_says_that_it_continues(wire: Wire) -> None:
+    waits = WAITERS_PER_PAGE_MAX + 1
+
+    async def begin() -> None:
+        await wire.server.engine.submit(Begin(*[Begun([a_wait("pay")])] * waits))
+
+    wire.run(begin())
+
+    told = emit(wire, "pay", dedupeId="once")
+    again = emit(wire, "pay", dedupeId="once")
+
+    assert (told["woke"], told["continues"]) == (WAITERS_PER_PAGE_MAX, True)
+    assert (again["deduped"], again["woke"], "continues" in again) == (True, 0, False)
+
+    async def over() -> Json:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                shown = (await wire.send("GET", f"/events/{told['eventId']}")).body
+                if "continues" not in shown:
+                    return shown
+
+    assert wire.run(over())["woke"] == waits
 
 
 def test_an_event_for_an_app_wakes_only_runs_of_that_app(wire: Wire) -> None:

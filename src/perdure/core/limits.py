@@ -202,7 +202,16 @@ PIN_GRACE = 30 * SECOND
 """How long a run waits for a lost runner that it is pinned to."""
 RUNNER_FORGOTTEN_AFTER = 86_400 * SECOND
 WORKFLOWS_MAX = 10_000
-WAITERS_PER_EVENT_MAX = 10_000
+WAITERS_PER_PAGE_MAX = 500
+"""How many waiters of an event one beat looks at; the next goes on with the others."""
+WAITER_LOOKUPS_PER_PAGE_MAX = 32
+"""How many ways to match an event one beat looks up."""
+WAITER_BYTES_PER_PAGE_MAX = 16 * 1_048_576
+"""How much data of events one beat hands to those who waited for one."""
+WAITER_FILTERS_PER_PAGE_MAX = 100
+"""How many different filters one beat tries: to compile one takes long."""
+MATCH_MEMBERS_MAX = 16
+MATCH_BYTES_MAX = 8_192
 DEDUPE_WINDOW = 86_400 * SECOND
 SCORES_PER_RUN_MAX = 1_000
 SCORE_NAMES_PER_RUN_MAX = 100

@@ -48,7 +48,7 @@ from perdure.engine.announcing import PostWebhook, announce_failure
 from perdure.engine.approving import KeepApproval, MoveApproval
 from perdure.engine.conversing import JoinConversation
 from perdure.engine.inference import OpenInference
-from perdure.engine.intake import NoteWaiter, emitted
+from perdure.engine.intake import emitted
 from perdure.engine.metering import AskMeters
 from perdure.engine.operation import Operation
 from perdure.engine.passes import FollowEnd, RequirePinned, StartCalled, call_ended
@@ -57,6 +57,7 @@ from perdure.engine.service_calls import AttachCall, CallEnds, CallerLeaves, Dis
 from perdure.engine.slots import LetGo, TakeSlot
 from perdure.engine.spending import RecordSpend
 from perdure.engine.step_results import BoundResults, KeepResult
+from perdure.engine.waiters import NoteWaiter
 from perdure.engine.world import World
 
 

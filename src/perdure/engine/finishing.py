@@ -11,6 +11,7 @@ from perdure.core.push.step import NULL, push_of
 from perdure.core.run.status import RunStatus
 from perdure.engine.intake import Incoming, Ingested, IngestEvent
 from perdure.engine.registering import open_book
+from perdure.engine.waiters import Page
 from perdure.engine.world import World
 from perdure.store.interface import Store
 
@@ -31,6 +32,7 @@ class RaiseFinished(IngestEvent):
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         book = await open_book(store, world, self._incoming.namespace)
         self._matched = book.triggers.find(self._condition, None).workflows
+        self._page = Page()
         return await super().prepare(store, world) if self._matched else ()
 
     def decide(self, world: World) -> Ingested:

@@ -1,25 +1,31 @@
 """Events from outside and from runs: they wake who waits for them and start what they trigger."""
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from perdure.core.intake.definition import Flow
 from perdure.core.intake.expression import Event as Condition
-from perdure.core.intake.expression import judge_wait
 from perdure.core.intake.failures import FailedCondition, FailedConditions
 from perdure.core.intake.fanout import Registered
 from perdure.core.intake.gates import Arrival
-from perdure.core.limits import DEDUPE_WINDOW, WAITERS_PER_EVENT_MAX
-from perdure.core.push.effect import Emitted, Listened
-from perdure.core.push.start import trigger_of
-from perdure.core.push.step import NULL, WAIT, complete_step
-from perdure.core.run.operation import PushStep, StepState
-from perdure.core.run.state import Run
+from perdure.core.limits import DEDUPE_WINDOW
+from perdure.core.push.effect import Emitted
+from perdure.core.push.step import NULL
 from perdure.engine.admission import Home, admit_trigger, gather
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.registering import SEPARATOR, open_book
+from perdure.engine.waiters import (
+    Page,
+    Sought,
+    Woken,
+    epoch_key,
+    find_page,
+    open_epoch,
+    steps_of,
+    wake_runs,
+)
 from perdure.engine.world import World
-from perdure.store.interface import RecordKey, RecordRange, Store
+from perdure.store.interface import RecordKey, Store
 
 
 class Incoming(Struct, frozen=True, kw_only=True):
@@ -47,7 +53,7 @@ class Triggered(Struct, kw_only=True):
 
 
 class LoggedEvent(Struct, kw_only=True):
-    """An event as it is remembered."""
+    """An event as it is remembered. `woke` is complete when the event does not continue."""
 
     name: str
     app: str
@@ -59,6 +65,7 @@ class LoggedEvent(Struct, kw_only=True):
     data: bytes | None = None
     session: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    continues: bool = False
     failed: list[FailedCondition] = field(default_factory=list)
     failed_count: int = 0
 
@@ -69,58 +76,63 @@ class Seen(Struct):
     event_id: str
 
 
-class Waiter(Struct):
-    """A step that waits for an event; the run has the rest."""
+class Remainder(Struct):
+    """What is left to be done for an event that more wait for than one beat wakes."""
 
-    app: str
+    begin: str
+    """The key behind which its waiters go on."""
+    epoch: int
+    woke: int
+    target: str | None = None
+    failed: list[FailedCondition] = field(default_factory=list)
+    failed_count: int = 0
 
 
 EVENT = RecordKind("event", LoggedEvent)
 SEEN = RecordKind("event_seen", Seen)
-WAITER = RecordKind("waiter", Waiter)
+REMAINDER = RecordKind("event_remainder", Remainder)
 UNCONTROLLED = Flow()
 
 
 class Ingested(Struct, frozen=True, kw_only=True):
-    """What became of an event. One that came before has no id."""
+    """What became of an event. One that came before has no id.
+
+    `woke` counts runs; if it continues, those that it has woken so far.
+    """
 
     event_id: str | None
     woke: int = 0
+    continues: bool = False
     triggered: list[Triggered] = field(default_factory=list)
 
 
-def waiter_key(event_name: str, run_id: str, sequence: int) -> str:
-    return SEPARATOR.join((event_name, run_id, str(sequence)))
-
-
 class IngestEvent(Operation):
-    """Take an event in: log it, wake who waits, start what it triggers, all at once."""
+    """Take an event in: log it, wake who waits, start what it triggers, all at once.
 
-    __slots__ = ("_condition", "_failed", "_incoming", "_matched", "_states", "_waiters")
+    If more wait than one beat wakes, the rest is a record that is due at once: `WakeRemaining`.
+    """
+
+    __slots__ = ("_condition", "_failed", "_incoming", "_matched", "_page", "_sought", "_states")
     name = "ingest_event"
     looks_around = True
+    looks_closer = True
 
     def __init__(self, incoming: Incoming) -> None:
         self._incoming = incoming
         self._condition = Condition(incoming.name, incoming.data or NULL)
         self._matched: list[Registered] = []
         self._failed = FailedConditions()
-        self._waiters: list[tuple[str, int]] = []
+        self._sought = self._search()
+        self._page = Page()
         self._states: tuple[RecordKey, ...] = ()
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         incoming = self._incoming
         book = await open_book(store, world, incoming.namespace)
-        found_triggers = book.triggers.find(self._condition, incoming.target)
-        self._matched, self._failed = found_triggers
-        wanted = RecordRange(
-            kind=WAITER.name,
-            namespace=incoming.namespace,
-            prefix=incoming.name + SEPARATOR,
-            limit=WAITERS_PER_EVENT_MAX,
-        )
-        found = [key.key.split(SEPARATOR) for key in await store.find_record_keys(wanted)]
-        self._waiters = [(run_id, int(sequence)) for *_, run_id, sequence in found]
+        found = book.triggers.find(self._condition, incoming.target)
+        self._matched, self._failed = found
+        self._sought = self._search()
+        self._page = await find_page(store, world, self._sought)
         gathered = [
             await gather(store, world, self._home(one), self._condition.value)
             for one in self._matched
@@ -128,13 +140,19 @@ class IngestEvent(Operation):
         ]
         self._states = tuple(key for one in gathered for key in one.records)
         cancelled = (run_id for one in gathered for run_id in one.run_ids)
-        return (*(run_id for run_id, _ in self._waiters), *cancelled)
+        return (*self._page.run_ids, *cancelled)
 
     def records(self) -> tuple[RecordKey, ...]:
         incoming = self._incoming
-        if incoming.dedupe_id is None:
-            return self._states
-        return (SEEN.key(incoming.namespace, self._identity()), *self._states)
+        known = self._states
+        if incoming.dedupe_id is not None:
+            known = (SEEN.key(incoming.namespace, self._identity()), *known)
+        if self._page.candidates or self._page.end is not None:
+            known = (epoch_key(incoming.namespace), *known)
+        return known
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        return steps_of(world, self._page, self._sought)
 
     def decide(self, world: World) -> Ingested:
         incoming, moment = self._incoming, world.moment
@@ -144,26 +162,47 @@ class IngestEvent(Operation):
         if incoming.dedupe_id is not None:
             until = moment.now + DEDUPE_WINDOW
             SEEN.put(world, incoming.namespace, self._identity(), Seen(event_id), due_at=until)
-        waits = FailedConditions()
-        woke = sum([self._wake(world, *waiter, waits) for waiter in self._waiters])
-        failed = self._failed.joined(waits)
+        woken = wake_runs(world, self._page, self._sought)
+        failed = self._failed.joined(woken.failed)
+        if woken.end is not None:
+            self._continue(world, event_id, woken)
         triggered = [self._start(world, one, event_id) for one in self._matched]
         logged = LoggedEvent(
             name=incoming.name,
             app=incoming.app,
             source=incoming.source,
             received_at=moment.now,
-            woke=woke,
+            woke=woken.runs,
             triggered=triggered,
             runner=incoming.pin,
             data=incoming.data,
             session=incoming.session,
             tags=incoming.tags,
+            continues=woken.end is not None,
             failed=failed.first,
             failed_count=failed.count,
         )
         EVENT.add(world, incoming.namespace, event_id, logged)
-        return Ingested(event_id=event_id, woke=woke, triggered=triggered)
+        return Ingested(
+            event_id=event_id,
+            woke=woken.runs,
+            continues=logged.continues,
+            triggered=triggered,
+        )
+
+    def _search(self) -> Sought:
+        incoming = self._incoming
+        # What filters of waits may cost begins anew with each page, also when that is repeated.
+        event = Condition(incoming.name, incoming.data or NULL)
+        return Sought(incoming.namespace, event, incoming.target)
+
+    def _continue(self, world: World, event_id: str, woken: Woken) -> None:
+        """Leave the other waiters to the next beats, and to whoever comes after a crash."""
+        incoming = self._incoming
+        assert woken.end is not None
+        epoch = open_epoch(world, incoming.namespace, incoming.name)
+        left = Remainder(woken.end, epoch, woken.runs, incoming.target)
+        REMAINDER.add(world, incoming.namespace, event_id, left, due_at=world.moment.now)
 
     def _is_seen(self, world: World) -> bool:
         if self._incoming.dedupe_id is None:
@@ -172,37 +211,6 @@ class IngestEvent(Operation):
 
     def _identity(self) -> str:
         return self._incoming.app + SEPARATOR + (self._incoming.dedupe_id or "")
-
-    def _wake(self, world: World, run_id: str, sequence: int, failed: FailedConditions) -> bool:
-        incoming = self._incoming
-        run = world.runs.get(run_id)
-        step = None if run is None else run.operations.get(sequence)
-        if run is None or not isinstance(step, PushStep) or not _awaits(step, incoming.name):
-            return False
-        if incoming.target is not None and run.queue != incoming.target:
-            return False
-        if step.event_filter is not None and not self._holds(step, run, failed):
-            return False
-        data = incoming.data or NULL
-        complete_step(run, world.moment, step, data, {"event_name": incoming.name})
-        world.changed(run)
-        return True
-
-    def _holds(self, step: PushStep, run: Run, failed: FailedConditions) -> bool:
-        source = step.event_filter or ""
-        verdict = judge_wait(source, self._condition, lambda: trigger_of(run))
-        if verdict.failure:
-            failed.add(
-                FailedCondition(
-                    workflow=run.workflow_type,
-                    app=run.queue,
-                    condition=source,
-                    reason=verdict.failure,
-                    run_id=run.run_id,
-                    step=step.name,
-                )
-            )
-        return verdict.holds
 
     def _start(self, world: World, one: Registered, event_id: str) -> Triggered:
         incoming = self._incoming
@@ -228,9 +236,76 @@ class IngestEvent(Operation):
         return Home(self._incoming.namespace, one.app, one.workflow)
 
 
-def _awaits(step: PushStep, event_name: str) -> bool:
-    waits = step.kind == WAIT and step.state is StepState.WAITING
-    return waits and step.event_name == event_name
+class WakeRemaining(Operation):
+    """The next page of those who wait for an event, until there is none."""
+
+    __slots__ = ("_key", "_page", "_sought")
+    name = "wake_remaining"
+    looks_around = True
+    looks_closer = True
+
+    def __init__(self, key: RecordKey) -> None:
+        self._key = key
+        self._sought: Sought | None = None
+        self._page = Page()
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        _, namespace, event_id = self._key
+        keys = [key for key in self._named() if key not in world.records]
+        found = await store.find_records(keys)
+        world.records.update({key: found.get(key) for key in keys})
+        left = REMAINDER.find(world, namespace, event_id)
+        event = EVENT.find(world, namespace, event_id)
+        self._sought, self._page = None, Page()
+        if left is None or event is None:
+            return ()
+        condition = Condition(event.name, event.data or NULL)
+        self._sought = Sought(namespace, condition, left.target, left.epoch)
+        self._page = await find_page(store, world, self._sought, left.begin)
+        return self._page.run_ids
+
+    def _named(self) -> tuple[RecordKey, RecordKey]:
+        return self._key, EVENT.key(self._key.namespace, self._key.key)
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return self._named()
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        return () if self._sought is None else steps_of(world, self._page, self._sought)
+
+    def decide(self, world: World) -> bool:
+        _, namespace, event_id = self._key
+        left = REMAINDER.find(world, namespace, event_id)
+        event = EVENT.find(world, namespace, event_id)
+        if left is None:
+            return True
+        if event is None or self._sought is None:
+            # The event was removed by hand: nothing says any more what it was.
+            REMAINDER.remove(world, namespace, event_id)
+            return True
+        woken = wake_runs(world, self._page, self._sought)
+        failed = FailedConditions(left.failed, left.failed_count).joined(woken.failed)
+        left = structs.replace(
+            left,
+            woke=left.woke + woken.runs,
+            failed=failed.first,
+            failed_count=failed.count,
+        )
+        if woken.end is None:
+            REMAINDER.remove(world, namespace, event_id)
+            failed = FailedConditions(event.failed, event.failed_count).joined(failed)
+            logged = structs.replace(
+                event,
+                woke=left.woke,
+                continues=False,
+                failed=failed.first,
+                failed_count=failed.count,
+            )
+            EVENT.put(world, namespace, event_id, logged)
+        else:
+            left = structs.replace(left, begin=woken.end)
+            REMAINDER.put(world, namespace, event_id, left, due_at=world.moment.now)
+        return True
 
 
 def emitted(effect: Emitted) -> IngestEvent:
@@ -248,30 +323,6 @@ def emitted(effect: Emitted) -> IngestEvent:
             source="emit",
         )
     )
-
-
-class NoteWaiter(Operation):
-    """A step begins to wait for an event, or waits no more."""
-
-    __slots__ = ("_effect",)
-    name = "note_waiter"
-
-    def __init__(self, effect: Listened) -> None:
-        self._effect = effect
-
-    def records(self) -> tuple[RecordKey, ...]:
-        return (WAITER.key(self._effect.run.namespace, self._key()),)
-
-    def decide(self, world: World) -> None:
-        run: Run = self._effect.run
-        if self._effect.begins:
-            WAITER.put(world, run.namespace, self._key(), Waiter(run.queue))
-        elif WAITER.find(world, run.namespace, self._key()) is not None:
-            WAITER.remove(world, run.namespace, self._key())
-
-    def _key(self) -> str:
-        effect = self._effect
-        return waiter_key(effect.event_name, effect.run.run_id, effect.sequence)
 
 
 class ForgetSeen(Operation):

@@ -16,6 +16,7 @@ class ReceiveWebhook(Operation):
     __slots__ = ("_ingest", "_namespace", "_received", "_trigger")
     name = "receive_webhook"
     looks_around = True
+    looks_closer = True
 
     def __init__(
         self, namespace: str, received: Received, incoming: Incoming, trigger: Trigger
@@ -30,6 +31,9 @@ class ReceiveWebhook(Operation):
 
     def records(self) -> tuple[RecordKey, ...]:
         return (*self._ingest.records(), RECEIVED.key(self._namespace, self._received.id))
+
+    def closer_records(self, world: World) -> tuple[RecordKey, ...]:
+        return self._ingest.closer_records(world)
 
     def decide(self, world: World) -> tuple[Received, Ingested]:
         ingested = self._ingest.decide(world)

@@ -35,11 +35,12 @@ class Triggered(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Sent(msgspec.Struct, frozen=True, rename="camel"):
-    """What an event did."""
+    """What an event did. If it `continues`, more runs are still to be woken."""
 
     event_id: str | None = None
     run_id: str | None = None
     woke: int = 0
+    continues: bool = False
     deduped: bool = False
     triggered: list[Triggered] = []
 

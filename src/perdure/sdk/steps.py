@@ -14,6 +14,7 @@ import msgspec
 from perdure.sdk.duration import Duration, Moment, milliseconds, moment_ms
 from perdure.sdk.errors import NonRetriableError, PollTimeoutError
 from perdure.sdk.limits import POLL_CHECKS_MAX, POLL_GAP_MS_MIN
+from perdure.sdk.match import Match, meant, required
 from perdure.sdk.policies import Retry
 from perdure.sdk.wire import Json, Opcode, encoded
 
@@ -196,17 +197,32 @@ class Step:
         raise PollTimeoutError(f"poll {id!r} had no answer within {timeout}")
 
     def wait_for_event(
-        self, id: str, event: str, *, timeout: Duration, where: str | None = None
+        self,
+        id: str,
+        event: str,
+        *,
+        timeout: Duration,
+        match: Match | None = None,
+        where: str | None = None,
     ) -> Future[Json]:
-        """The data of the next event of this name that fits the filter; None after the timeout."""
+        """The data of the next event of this name that is meant; None after the timeout.
+
+        `match` names members of the data and the values that they must have, as
+        `{"data.order.id": order_id}`; nothing in a value has a meaning of its own. `where` is a
+        filter in the Common Expression Language. It reads `event`, and as `trigger` the event that
+        started this run; never put a value into its text. With both, both must hold.
+        """
+        wanted = None if match is None else required(id, match)
         return self._board.ask(
             id,
             lambda: _compact(
                 op="WaitForEvent",
                 eventName=event,
                 timeoutMs=milliseconds(timeout),
+                match=wanted,
                 eventIf=where,
             ),
+            None if wanted is None else lambda data: meant(id, wanted, data),
         )
 
     def run_workflow(

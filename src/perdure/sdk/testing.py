@@ -5,6 +5,7 @@ told to. Steps can be replaced or made to fail. It knows no flow control and no 
 fails a run whose handler raises at once, where an engine would try the pass again first.
 """
 
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from perdure.sdk.ai import require_under
 from perdure.sdk.duration import Duration, milliseconds
 from perdure.sdk.errors import BudgetError, RunFailedError
 from perdure.sdk.log import ROOT
+from perdure.sdk.match import fits
 from perdure.sdk.names import hashed
 from perdure.sdk.passes import execute
 from perdure.sdk.steps import ABSENT
@@ -40,7 +42,7 @@ START_MS = 1_893_456_000_000
 """Rehearsals begin on 1 January 2030."""
 
 Status = Literal["running", "waiting", "succeeded", "failed"]
-Filter = Callable[[str, AppEvent], bool]
+Filter = Callable[[str, AppEvent], bool] | Callable[[str, AppEvent, AppEvent], bool]
 
 
 @dataclass(slots=True)
@@ -113,9 +115,14 @@ class Rehearsal:
     """An engine for tests."""
 
     def __init__(self, app: App, *, matches: Filter | None = None) -> None:
-        """`matches` decides filters (`where`), which are written in a language of the engine."""
+        """`matches` decides filters (`where`), which are written in a language of the engine.
+
+        It is given the filter and the event; with a third argument also the event that started
+        the waiting run, `trigger`. Where there is no run yet, that is the event itself.
+        """
         self._app = app
         self._matches = matches
+        self._reads_trigger = matches is not None and _takes_three(matches)
         self._stand_ins: dict[str, Callable[[], object]] = {}
         self._children: dict[str, Callable[[Json], object]] = {}
         self.now_ms = START_MS
@@ -407,7 +414,10 @@ class Rehearsal:
         for step in run.steps.values():
             if step.op != "WaitForEvent" or step.is_done or step.asked["eventName"] != event.name:
                 continue
-            if self._fits(step.asked.get("eventIf"), event):
+            match, where = step.asked.get("match"), step.asked.get("eventIf")
+            if match is not None and not fits(match, event.data):
+                continue
+            if self._fits(where, event, run.events[0]):
                 step.memo = Memo(event.data)
                 woken = True
         return woken
@@ -430,14 +440,15 @@ class Rehearsal:
                 return False
         elif name != event.name:
             return False
-        return self._fits(trigger.get("if"), event)
+        return self._fits(trigger.get("if"), event, event)
 
-    def _fits(self, expression: str | None, event: AppEvent) -> bool:
+    def _fits(self, expression: str | None, event: AppEvent, trigger: AppEvent) -> bool:
         if expression is None:
             return True
         if self._matches is None:
             raise AssertionError(f"Rehearsal(matches=…) must decide {expression!r}")
-        return self._matches(expression, event)
+        told = (event, trigger) if self._reads_trigger else (event,)
+        return bool(self._matches(expression, *told))
 
     def _next_due_ms(self) -> int | None:
         waiting = (run for run in self.runs if not run.is_finished)
@@ -484,6 +495,15 @@ def backoff_ms(policy: dict[str, Json], attempt: int) -> int:
     delay: int = first * factors.get(policy.get("backoff", "fixed"), 1)
     longest: int = policy.get("maxDelayMs", delay)
     return min(delay, longest)
+
+
+def _takes_three(function: Callable[..., bool]) -> bool:
+    """Whether a function can be called with three arguments."""
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def _carried(data: Json) -> Json:

@@ -27,7 +27,7 @@ from perdure.engine.allowing import LEDGER
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
 from perdure.engine.granting import Granting
-from perdure.engine.intake import SEEN, ForgetSeen
+from perdure.engine.intake import REMAINDER, SEEN, ForgetSeen, WakeRemaining
 from perdure.engine.manual import STARTED
 from perdure.engine.payloads import PAYLOADS, ForgetPayload
 from perdure.engine.registering import RUNNER, RunnerDue
@@ -340,6 +340,7 @@ class Server:
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
+        self.deadlines.on_record(REMAINDER.name, WakeRemaining)
         for kind in (SEEN.name, STARTED.name, GIVEN.name, BEGUN.name):
             self.deadlines.on_record(kind, ForgetSeen)
         for kind in (CALL.name, KEY.name):

@@ -56,7 +56,7 @@ def make_forgetter(settings: Settings, engine: Engine, clock: Clock) -> Forgette
     """Who forgets what is older than the settings say, if they say anything."""
     rules: list[Rule] = []
     if settings.event_retention is not None:
-        rules.append(Rule(EVENT, settings.event_retention))
+        rules.append(Rule(EVENT, settings.event_retention, lambda one: not one.continues))
     if settings.delivery_retention is not None:
         age = settings.delivery_retention
         rules += [Rule(DELIVERY, age, lambda one: bool(one.is_settled)), Rule(RECEIVED, age)]

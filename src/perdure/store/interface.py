@@ -247,7 +247,9 @@ class RecordRange(Struct, frozen=True, kw_only=True):
         last = self.prefix + LAST_CHARACTER
         if self.newest_first:
             return self.prefix, "", last if self.after is None else min(self.after, last)
-        return self.prefix, self.after or "", last
+        # Both lower bounds are tight: a store may seek by either and only filter by the other.
+        after = self.after or ""
+        return max(self.prefix, after), after, last
 
 
 class Changes(Struct):
@@ -392,6 +394,10 @@ class Store(Protocol):
 
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         """What there is of a kind, to be loaded by its name."""
+        ...
+
+    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        """The same, with what stands there."""
         ...
 
     async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:

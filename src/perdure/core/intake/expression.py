@@ -143,6 +143,11 @@ class Event:
         self._work += work
         return True
 
+    @property
+    def has_room(self) -> bool:
+        """Whether any condition may still be judged, however much it costs."""
+        return self._work + limits.EXPRESSION_WORK_MAX <= limits.EVENT_EXPRESSIONS_WORK_MAX
+
     def _renew(self, work: float) -> None:
         """The library keeps the values that it made until it is given something new to work on."""
         self._used += work

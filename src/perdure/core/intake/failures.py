@@ -1,5 +1,7 @@
 """Conditions that could not be evaluated on an event: they count as false, and it says so."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from perdure.core.limits import FAILED_CONDITIONS_MAX
@@ -21,9 +23,9 @@ class FailedConditions:
 
     __slots__ = ("count", "first")
 
-    def __init__(self) -> None:
-        self.first: list[FailedCondition] = []
-        self.count = 0
+    def __init__(self, first: Iterable[FailedCondition] = (), count: int = 0) -> None:
+        self.first = list(first)
+        self.count = count
 
     def add(self, failed: FailedCondition) -> None:
         self.count += 1

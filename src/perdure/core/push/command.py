@@ -66,11 +66,15 @@ class SleepUntil(AtStep, frozen=True, kw_only=True):
 
 
 class AwaitEvent(AtStep, frozen=True, kw_only=True):
-    """Wait for an event by name, perhaps only for one that a filter lets through."""
+    """Wait for an event by name, perhaps only for one that a filter lets through.
+
+    `match` is a JSON object: paths into the data of the event, and the values that must be there.
+    """
 
     event_name: str
     timeout: int | None = None
     filter: str | None = None
+    match: bytes | None = None
 
 
 class CallWorkflow(AtStep, frozen=True, kw_only=True):

@@ -49,6 +49,9 @@ class Listened(Struct, frozen=True):
     sequence: int
     event_name: str
     begins: bool
+    index: str = ""
+    paths: tuple[str, ...] = ()
+    """Where it is found, and which members of an event it compares."""
 
 
 class Posted(Struct, frozen=True):

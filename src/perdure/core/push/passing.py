@@ -3,7 +3,10 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias, assert_never
 
+from msgspec import structs
+
 from perdure.core import instant, limits
+from perdure.core.intake.match import Match, equalities, index_of, read_match
 from perdure.core.push.asking import ask_approval
 from perdure.core.push.command import (
     AskApproval,
@@ -38,6 +41,7 @@ from perdure.core.push.effect import (
 from perdure.core.push.logs import engine_log, record_logs
 from perdure.core.push.result import stored_result
 from perdure.core.push.score import Score, judge
+from perdure.core.push.start import trigger_of
 from perdure.core.push.step import (
     CHILD,
     EMIT,
@@ -261,10 +265,28 @@ def _sleep_until(run: Run, moment: Moment, command: SleepUntil) -> None:
 def _wait(run: Run, moment: Moment, command: AwaitEvent) -> None:
     step = new_step(run, moment, command.step_id, command.name, WAIT)
     step.event_name, step.event_filter = command.event_name, command.filter
+    step.event_match = command.match
+    index = index_of(_equalities(run, command))
     if command.timeout is not None:
         step.fire_at = moment.now + command.timeout
-    await_step(run, moment, step, {"event_name": command.event_name, "filter": command.filter})
-    run.unsaved.effects.append(Listened(run, step.sequence, command.event_name, begins=True))
+    details = {
+        "event_name": command.event_name,
+        "filter": command.filter,
+        "match": raw(command.match),
+    }
+    await_step(run, moment, step, details)
+    begun = Listened(run, step.sequence, command.event_name, begins=True)
+    if index is not None:
+        step.event_index = index.key
+        begun = structs.replace(begun, index=index.key, paths=index.paths)
+    run.unsaved.effects.append(begun)
+
+
+def _equalities(run: Run, command: AwaitEvent) -> Match:
+    """What of an event must equal something, or the wait does not mean it."""
+    if command.match is not None:
+        return read_match(command.match)
+    return {} if command.filter is None else equalities(command.filter, trigger_of(run))
 
 
 def _call(run: Run, moment: Moment, command: CallWorkflow) -> None:

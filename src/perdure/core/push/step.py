@@ -194,7 +194,7 @@ def let_steps_go(run: Run, moment: Moment) -> None:
 
 def _stop_listening(run: Run, step: PushStep) -> None:
     if step.event_name is not None:
-        ended = Listened(run, step.sequence, step.event_name, begins=False)
+        ended = Listened(run, step.sequence, step.event_name, begins=False, index=step.event_index)
         run.unsaved.effects.append(ended)
 
 

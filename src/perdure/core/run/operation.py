@@ -237,6 +237,9 @@ class PushStep(Step, kw_only=True, tag="step"):
     retry: StepRetry | None = None
     event_name: str | None = None
     event_filter: str | None = None
+    event_match: bytes | None = None
+    event_index: str = ""
+    """Under which equalities this wait is found; none when it is tried for every event."""
     child_run_id: str | None = None
     approval: ApprovalWait | None = None
 

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from perdure.core.external import is_sha256
 from perdure.core.intake.expression import compile_filter
+from perdure.core.intake.match import read_match
 from perdure.core.intake.trigger import is_reserved
 from perdure.core.limits import (
     AI_COST_PER_CALL_MAX,
@@ -42,6 +43,7 @@ from perdure.core.push.command import (
     StoredResult,
 )
 from perdure.core.push.score import DataType, Source, judgement_of
+from perdure.core.push.step import NULL
 from perdure.core.push.usage import Usage, billionths
 from perdure.core.run.push import StepRetry
 
@@ -89,6 +91,7 @@ class Opcode(Struct, rename="camel"):
     sleep_until_ms: float | None = None
     event_name: str | None = None
     event_if: str | None = None
+    match: Raw | UnsetType = UNSET
     timeout_ms: float | None = None
     child_name: str | None = None
     child_app: str | None = None
@@ -268,12 +271,21 @@ def _wait(opcode: Opcode) -> StepCommand:
             compile_filter(opcode.event_if, of_wait=True)
         except ValueError as error:
             raise OpcodeError(f"the filter of step {opcode.name} {error}") from None
+    match = _bytes(opcode.match)
+    if match == NULL:
+        match = None
+    if match is not None:
+        try:
+            read_match(match)
+        except ValueError as error:
+            raise OpcodeError(f"the match of step {opcode.name} {error}") from None
     return AwaitEvent(
         step_id=opcode.id,
         name=opcode.name,
         event_name=event_name,
         timeout=None if timeout is None else _delay(timeout),
         filter=opcode.event_if,
+        match=match,
     )
 
 

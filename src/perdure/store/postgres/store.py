@@ -7,7 +7,7 @@ breaks in the middle of a commit, the number of the node's last beat on disk say
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import asyncpg
@@ -267,6 +267,9 @@ class PostgresStore:
     async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
         found = await self._ask(_reading(wanted), *_range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, plain(row[0])) for row in found]
+
+    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        return _records(wanted, await self._ask(_reading(wanted), *_range(wanted)))
 
     async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
         found = await self._ask("find_kind", kind, limit)
@@ -601,13 +604,7 @@ class PostgresStore:
 
     async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
         found = await self._read(_reading(wanted), *_range(wanted))
-        return [
-            (
-                RecordKey(wanted.kind, wanted.namespace, plain(row[0])),
-                Record(row[3], row[2], version=row[1]),
-            )
-            for row in found
-        ]
+        return _records(wanted, found)
 
     async def _read(self, query: str, *values: Any) -> list[asyncpg.Record]:
         async with self._reader() as line:
@@ -636,6 +633,18 @@ def _columns(keys: Collection[RecordKey]) -> list[list[str]]:
 
 def _reading(wanted: RecordRange) -> str:
     return backwards("read_records") if wanted.newest_first else "read_records"
+
+
+def _records(
+    wanted: RecordRange, found: Iterable[asyncpg.Record]
+) -> list[tuple[RecordKey, Record]]:
+    return [
+        (
+            RecordKey(wanted.kind, wanted.namespace, plain(row[0])),
+            Record(row[3], row[2], version=row[1]),
+        )
+        for row in found
+    ]
 
 
 def _range(wanted: RecordRange) -> tuple[Any, ...]:

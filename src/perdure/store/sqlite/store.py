@@ -194,6 +194,13 @@ class SqliteStore:
         found = self._ask(_reading(wanted), _range(wanted))
         return [RecordKey(wanted.kind, wanted.namespace, row[0]) for row in found]
 
+    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = self._ask(_reading(wanted), _range(wanted))
+        return [
+            (RecordKey(wanted.kind, wanted.namespace, key), Record(data, due_at))
+            for key, due_at, data in found
+        ]
+
     async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
         found = self._ask("find_kind", (kind, limit))
         return [(RecordKey(kind, *row[:2]), Record(row[3], row[2])) for row in found]
