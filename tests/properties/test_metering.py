@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from perdure.core.intake.definition import read_manifest
@@ -243,6 +243,17 @@ def test_no_run_starts_while_a_token_throttle_is_used_up_and_starts_keep_their_o
 
 @FEW
 @given(HAPPENINGS)
+@example(
+    [
+        ("arrive", 0),
+        ("arrive", 0),
+        ("use", 99),
+        ("arrive", 0),
+        ("pass", 1),
+        ("pass", 120),
+        ("use", 100),
+    ]
+)
 def test_limits_of_all_kinds_hold_together(happenings: list[tuple[str, int]]) -> None:
     async def check(troupe: Troupe) -> None:
         assert len(troupe.open) <= 2

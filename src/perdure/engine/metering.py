@@ -27,6 +27,7 @@ from perdure.core.push.control import release_run
 from perdure.core.push.effect import WantsMeter
 from perdure.core.push.logs import engine_log
 from perdure.core.push.metering import clear_pass, meters_of, pause_for_budget
+from perdure.core.push.slot import lacks_slot
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import Metered
 from perdure.core.run.lease import TaskState
@@ -63,6 +64,10 @@ class AskMeters(Operation):
             return
         if not meters.is_paced:
             self._ask_pace(world, run, meters)
+        elif lacks_slot(run):
+            # Its throttle has let it go meanwhile. The budget is asked when it has a slot, for
+            # others may use it up before that.
+            return
         elif may_spend(world, run):
             clear_pass(run, world.moment)
         else:

@@ -152,7 +152,11 @@ class CallNext(Operation):
 
 
 def _let_in(world: World, run: Run) -> None:
-    _push(run).has_slot = True
+    push = _push(run)
+    push.has_slot = True
+    if push.meters is not None:
+        # Whatever its budget said before, much may have been used while it waited.
+        push.meters.cleared = 0
     hasten_task(run, world.moment, {})
     world.changed(run)
 

@@ -20,6 +20,11 @@ def needs_no_slot(run: Run) -> bool:
     return push is not None and push.has_slot and task.state is TaskState.DELAYED
 
 
+def lacks_slot(run: Run) -> bool:
+    """Whether passes of a run need a slot that it does not have."""
+    return run.push is not None and run.push.slot is not None and not run.push.has_slot
+
+
 def look_at_slot(run: Run, moment: Moment) -> WantsSlot | LeavesSlot | None:
     """What a run that has changed means for its slot. A pass that may not run yet is held back."""
     push, task = run.push, run.task
