@@ -16,7 +16,6 @@ from perdure.core.limits import (
     PASS_BYTES_MAX,
     STEP_RESULT_BYTES_MAX,
 )
-from perdure.core.maps import whole_body
 from perdure.core.push.command import (
     Broke,
     LogLine,
@@ -267,7 +266,7 @@ def reply_of(status: int, body: bytes) -> PassReply:
         # Asking again would only repeat what the steps did.
         return Refused(error=error_of(f"the answer of the runner: {obstacle}"), logs=[])
     try:
-        told = _body_decoder.decode(whole_body(body))
+        told = _body_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _broke(f"the runner answered {status} with a body that makes no sense")
     logs = _logs(told.logs)
