@@ -107,7 +107,7 @@ def test_an_answer_that_is_told_twice_is_charged_once(wire: Wire) -> None:
         {"cost": -0.5},
         {"cost": 1e300},
         {"model": 7},
-        [],
+        [1],
         "much",
     ],
 )

@@ -94,6 +94,69 @@ def test_the_timeline_of_a_run_tells_what_was_and_what_comes(wire: Wire) -> None
     assert brief(frame(resumed)) == ("run_status", "succeeded")
 
 
+def numbered(stream: Stream) -> tuple[str, ...]:
+    """The next frame in short, with the number under which its reader may come again."""
+    text = stream.read_until(b"\n\n").decode()
+    if text.startswith(":"):
+        return numbered(stream)
+    members = dict(line.split(": ", 1) for line in text.strip().split("\n"))
+    return (members.get("id", ""), *brief(json.loads(members["data"])))
+
+
+def test_whoever_comes_again_anywhere_in_a_timeline_misses_nothing(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    lines = [
+        {"level": "info", "message": f"line {n}", "scope": "@root", "index": n} for n in range(3)
+    ]
+    runner.next().found(op("Sleep", "nap", sleepMs=1_000), logs=lines)
+    settled(wire, run_id, "waiting")
+    wire.advance(seconds=1.1)
+    runner.next().returned(logs=[{**lines[0], "message": "bye"}])
+    settled(wire, run_id, "succeeded")
+
+    def told(after: str) -> list[tuple[str, ...]]:
+        stream = listen(wire, f"/runs/{run_id}/stream", f"Last-Event-ID: {after}\r\n")
+        frames: list[tuple[str, ...]] = []
+        while not frames or frames[-1][1:] != ("run_status", "succeeded"):
+            frames.append(numbered(stream))
+        return frames
+
+    whole = told("0")
+    assert ("", "run_status", "running") in whole
+    numbers = [number for number, *_ in whole if number]
+    assert len(numbers) == len(set(numbers)), "a number stands for one frame"
+    for place in range(1, len(whole)):
+        # The connection breaks behind this frame; its number is the last that the reader had.
+        known = [number for number, *_ in whole[:place] if number]
+        rest = told(known[-1] if known else "0")
+        assert rest[-len(whole[place:]) :] == whole[place:]
+
+
+def test_a_timeline_says_that_a_pass_has_begun(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    stream = listen(wire, f"/runs/{run_id}/stream")
+    assert numbered(stream)[1:] == ("run_status", "queued")
+    assert numbered(stream) == ("", "run_status", "running")
+
+    invoke.found(op("Sleep", "nap", sleepMs=1_000))
+    assert [numbered(stream)[1:] for _ in range(2)] == [
+        ("step_status", "nap", "waiting"),
+        ("run_status", "waiting"),
+    ]
+    wire.advance(seconds=1.1)
+    invoke = runner.next()
+    assert [numbered(stream)[1:] for _ in range(2)] == [
+        ("run_status", "running"),
+        ("step_status", "nap", "succeeded"),
+    ]
+    invoke.found(op("Sleep", "again", sleepMs=1_000))
+    for _ in range(2):
+        numbered(stream)
+
+
 def test_what_becomes_of_all_runs_is_told_from_now_on(wire: Wire) -> None:
     runner = a_runner(wire, workflow("order"))
     before = start(wire, "order")
@@ -165,6 +228,22 @@ def test_figures_count_runs_by_what_they_are(wire: Wire) -> None:
     wide = wire.call("GET", "/runs/timeseries").ok()
     assert sum(bucket["total"] for bucket in wide["buckets"]) == 5
     assert len(wide["buckets"]) <= 121
+
+
+def test_buckets_are_as_asked_or_refused(wire: Wire) -> None:
+    wire.advance(seconds=999)
+    since = "since=2026-01-01T00:00:00Z"
+    for seconds in (1, 7, 60, 86_400):
+        told = wire.call("GET", f"/runs/timeseries?{since}&bucket={seconds}").ok()
+        assert told["bucketSeconds"] == seconds
+        assert 1 <= len(told["buckets"]) <= 1_000
+    wire.advance(seconds=2)
+    refused = wire.call("GET", f"/runs/timeseries?{since}&bucket=1").refused(
+        400, "validation_failed"
+    )
+    assert "that is more than 1000 buckets; take 2 s or more" in str(refused)
+    assert wire.call("GET", f"/runs/timeseries?{since}&bucket=2").ok()["bucketSeconds"] == 2
+    wire.call("GET", "/runs/timeseries?bucket=60").refused(400, "validation_failed")
 
 
 @pytest.mark.parametrize("query", ["since=never", "bucket=0", "bucket=x"])

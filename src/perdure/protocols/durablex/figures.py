@@ -6,11 +6,11 @@ from typing import Any
 from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.intake.statistics import DEFAULT_SPAN, bucket_step, totals
-from perdure.core.limits import SECOND
+from perdure.core.limits import BUCKETS_MAX, SECOND
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
 from perdure.protocols.durablex.listing import find_runs, narrowed, read_filter
-from perdure.protocols.durablex.requests import integer, moment
+from perdure.protocols.durablex.requests import bad_request, integer, moment
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.views import status_of
 from perdure.store.interface import PushedFilter
@@ -53,7 +53,10 @@ class Figures:
         now = self._clock.now()
         wanted = _wanted(request, now - DEFAULT_SPAN)
         asked = integer(request.query, "bucket", 1, 366 * 86_400, 0)
-        step = bucket_step(wanted.since, now + 1, asked * SECOND or None)
+        step = asked * SECOND or bucket_step(wanted.since, now + 1)
+        if now // step - wanted.since // step >= BUCKETS_MAX:
+            least = (now - wanted.since) // (BUCKETS_MAX - 1) // SECOND + 1
+            raise bad_request(f"that is more than {BUCKETS_MAX} buckets; take {least} s or more")
         buckets: dict[int, dict[str, Any]] = {
             stretch: {"ts": instant.text(stretch * step), "counts": {}, "total": 0}
             for stretch in range(wanted.since // step, now // step + 1)

@@ -73,14 +73,28 @@ class Streaming:
                 facts = facts_of(await self._store.read_history(run_id, seen, _PAGE))
                 for fact in facts:
                     seen = fact.sequence
-                    for frame in frames.of(fact):
-                        if fact.sequence > after:
-                            await out.send(frame["kind"], encode(frame), fact.sequence)
+                    if fact.sequence <= after:
+                        frames.of(fact)
+                        continue
+                    # Only the last frame of a fact says that it was told in whole: who comes again
+                    # in between gets the others once more, and misses none.
+                    told = frames.of(fact)
+                    for place, frame in enumerate(told, 1):
+                        number = fact.sequence if place == len(told) else None
+                        await out.send(frame["kind"], encode(frame), number)
                     if fact.event_type in CLOSED:
                         return
                 if not facts:
+                    await self._tell_begun(out, run_id, frames, seen)
                     await watch.wait(_KEEP_ALIVE_SECONDS)
                     await out.keep_alive()
+
+    async def _tell_begun(self, out: EventStream, run_id: str, frames: Frames, seen: int) -> None:
+        """A pass that begins records nothing; that the run is under way stands in its row."""
+        run = await self._store.read_run(run_id) if frames.is_at_rest else None
+        if run is not None and status_of(run) == "running":
+            for frame in frames.begun(seen, instant.text(self._clock.now())):
+                await out.send(frame["kind"], encode(frame))
 
     async def all_runs(self, request: Request) -> Response:
         """GET /runs/stream: the statuses that runs come to on any node, from now on."""

@@ -221,6 +221,26 @@ class Frames:
             frames.append(self._frame(fact, "log", line))
         return frames
 
+    def begun(self, sequence: int, at: str) -> list[dict[str, Any]]:
+        """The frame of a pass that has begun, of which no fact tells yet."""
+        if self._status not in _AT_REST:
+            return []
+        self._status = "running"
+        return [
+            {
+                "kind": "run_status",
+                "seq": sequence,
+                "ts": at,
+                "runId": self._run_id,
+                "status": "running",
+            }
+        ]
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the last that was told of the run is that nobody works on it."""
+        return self._status in _AT_REST
+
     def _frame(self, fact: Fact, kind: str, members: dict[str, Any]) -> dict[str, Any]:
         head = {
             "kind": kind,
