@@ -18,7 +18,7 @@ from perdure.store import rows
 from tests.engine.ending import must_end
 from tests.faults.crashing_server import COMMITS, DEATH, At
 from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
-from tests.faults.push_voyage import STEPS, PushVoyage
+from tests.faults.push_voyage import LARGE, STEPS, PushVoyage
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
@@ -164,6 +164,11 @@ def check(disk: Place, told: dict[str, Any]) -> None:
     assert told["runs"] == ["kid", "order"]
     assert [status for _, status in told["deliveries"]] == ["succeeded"]
     assert len(asyncio.run(disk.check())) == 2
+    assert run["result"]["charge"].endswith(LARGE)
+    assert run["result"]["kid"].endswith(LARGE)
+    # What was uploaded for a pass that never reported it may be there besides.
+    kept = disk.select("reference_id", "payload where loose_bytes is null")
+    assert len(set(kept)) == len(kept) == 3, "the results of both runs, and that of the kid again"
     facts = Counter(facts_of(disk, run["id"]))
     assert set(facts.values()) == {1}, facts
     assert {name for kind, name in facts if kind == "StepCompleted"} == set(STEPS)

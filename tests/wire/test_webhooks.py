@@ -388,3 +388,31 @@ def test_an_endpoint_at_an_inner_address_is_refused_when_it_is_configured(
         answer = wire.call("POST", "/webhook-endpoints", body)
     assert answer.status == 400, answer
     assert "not a public address" in answer.body["message"]
+
+
+def test_refused_webhooks_are_stored_under_a_bound_and_for_a_week(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Anybody who knows an address can have something refused."""
+    monkeypatch.setattr("perdure.engine.receiving.REFUSED_WEBHOOKS_KEPT_MAX", 3)
+    first, second = source(wire), source(wire)
+    send(wire, first)
+    send(wire, second, header=None).refused(401, "webhook_unauthorized")
+    refused = []
+    for _ in range(10):
+        send(wire, first, header=None).refused(401, "webhook_unauthorized")
+        [latest, *_] = rows(wire, "/webhook-source-deliveries")
+        refused.append(latest["id"])
+        wire.advance(seconds=1)
+
+    kept = rows(wire, f"/webhook-source-deliveries?source={first['id']}")
+
+    assert [row["id"] for row in kept if row["status"] == "unauthorized"] == refused[:-4:-1]
+    assert [row["status"] for row in kept].count("ingested") == 1
+    assert len(rows(wire, f"/webhook-source-deliveries?source={second['id']}")) == 1
+    assert "only the latest 3 are stored" in caplog.text
+    wire.advance(seconds=7 * 86_400 + 1)
+    [left] = rows(wire, "/webhook-source-deliveries")
+    assert left["status"] == "ingested"
+    assert [row for row in wire.stored()["record"] if row[0] == "webhook_refusals"] == []
+    assert wire.stored()["deadline"] == []

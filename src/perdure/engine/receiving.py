@@ -1,13 +1,30 @@
 """Incoming webhooks: taken in as events, and remembered with what became of them, in one beat."""
 
+import logging
+from collections.abc import Sequence
+
 from msgspec import structs
 
-from perdure.core.limits import WEBHOOK_ATTEMPTS_KEPT
+from perdure.core.limits import (
+    REFUSED_WEBHOOK_KEPT,
+    REFUSED_WEBHOOKS_KEPT_MAX,
+    WEBHOOK_ATTEMPTS_KEPT,
+)
 from perdure.engine.intake import Incoming, Ingested, IngestEvent
 from perdure.engine.operation import Operation
-from perdure.engine.webhooks import RECEIVED, Admittance, Admitted, Received, Trigger
+from perdure.engine.webhooks import (
+    RECEIVED,
+    REFUSALS,
+    Admittance,
+    Admitted,
+    Received,
+    Refusals,
+    Trigger,
+)
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey, Store
+
+log = logging.getLogger(__name__)
 
 
 class ReceiveWebhook(Operation):
@@ -51,7 +68,11 @@ class ReceiveWebhook(Operation):
 
 
 class NoteRefused(Operation):
-    """A webhook that could not come in."""
+    """A webhook that could not come in.
+
+    Anybody who knows the address of a source can send such, so only the latest ones of a source
+    are stored, and not for long.
+    """
 
     __slots__ = ("_namespace", "_reason", "_received", "_status")
     name = "note_refused"
@@ -65,9 +86,13 @@ class NoteRefused(Operation):
         self._reason = reason
 
     def records(self) -> tuple[RecordKey, ...]:
-        return (RECEIVED.key(self._namespace, self._received.id),)
+        return (
+            RECEIVED.key(self._namespace, self._received.id),
+            REFUSALS.key(self._namespace, self._received.source_id),
+        )
 
     def decide(self, world: World) -> Received:
+        self._make_room(world)
         return _noted(
             world,
             self._namespace,
@@ -75,7 +100,46 @@ class NoteRefused(Operation):
             trigger="initial",
             status=self._status,
             failure_reason=self._reason,
+            due_at=world.moment.now + REFUSED_WEBHOOK_KEPT,
         )
+
+    def _make_room(self, world: World) -> None:
+        source_id = self._received.source_id
+        known = REFUSALS.find(world, self._namespace, source_id) or Refusals()
+        stored = (*known.stored, self._received.id)
+        surplus = stored[:-REFUSED_WEBHOOKS_KEPT_MAX]
+        noted = Refusals(stored[-REFUSED_WEBHOOKS_KEPT_MAX:], known.count + 1)
+        until = world.moment.now + REFUSED_WEBHOOK_KEPT
+        REFUSALS.put(world, self._namespace, source_id, noted, due_at=until)
+        if not surplus:
+            return
+        world.follow_ups.append(DropRefused(self._namespace, surplus))
+        if noted.count % REFUSED_WEBHOOKS_KEPT_MAX == 1:
+            log.warning(
+                "webhook source %s has refused %d webhooks; only the latest %d are stored",
+                source_id,
+                noted.count,
+                REFUSED_WEBHOOKS_KEPT_MAX,
+            )
+
+
+class DropRefused(Operation):
+    """Remove refused webhooks that are beyond the bound of their source."""
+
+    __slots__ = ("_ids", "_namespace")
+    name = "drop_refused"
+
+    def __init__(self, namespace: str, ids: Sequence[str]) -> None:
+        self._namespace = namespace
+        self._ids = ids
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return tuple(RECEIVED.key(self._namespace, one) for one in self._ids)
+
+    def decide(self, world: World) -> None:
+        for key in self.records():
+            if world.find_record(key) is not None:
+                RECEIVED.remove(world, self._namespace, key.key)
 
 
 def _noted(
@@ -88,6 +152,7 @@ def _noted(
     failure_reason: str | None = None,
     event_id: str | None = None,
     run_id: str | None = None,
+    due_at: int | None = None,
 ) -> Received:
     now = world.moment.now
     known = RECEIVED.find(world, namespace, received.id) or received
@@ -106,5 +171,5 @@ def _noted(
         attempt_count=known.attempt_count + 1,
         attempts=(*known.attempts, admittance)[-WEBHOOK_ATTEMPTS_KEPT:],
     )
-    RECEIVED.put(world, namespace, noted.id, noted)
+    RECEIVED.put(world, namespace, noted.id, noted, due_at=due_at)
     return noted

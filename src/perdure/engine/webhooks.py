@@ -107,10 +107,19 @@ class Received(Struct, frozen=True, kw_only=True):
         return self.attempts[-1]
 
 
+class Refusals(Struct, frozen=True):
+    """Which refused webhooks of a source are stored, oldest first, and how many came in all."""
+
+    stored: tuple[str, ...] = ()
+    count: int = 0
+
+
 ENDPOINTS = RecordKind("webhook_endpoints", Endpoints)
 SOURCE = RecordKind("webhook_source", Source)
 TOKEN = RecordKind("webhook_token", TokenOwner)
 RECEIVED = RecordKind("webhook_received", Received)
+REFUSALS = RecordKind("webhook_refusals", Refusals)
+"""By source."""
 NOBODY = ""
 """The namespace of tokens."""
 

@@ -38,6 +38,7 @@ from perdure.engine.service_calls import CALL, KEY, ForgetCall
 from perdure.engine.sessions import SESSION
 from perdure.engine.streams import STREAMS, ExpireStream
 from perdure.engine.ticking import ScheduleDue
+from perdure.engine.webhooks import RECEIVED, REFUSALS
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.build_ids import BuildIds
@@ -341,7 +342,10 @@ class Server:
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
         self.deadlines.on_record(REMAINDER.name, WakeRemaining)
-        for kind in (SEEN.name, STARTED.name, GIVEN.name, BEGUN.name):
+        for kind in (
+            *(SEEN.name, STARTED.name, GIVEN.name, BEGUN.name),
+            *(RECEIVED.name, REFUSALS.name),
+        ):
             self.deadlines.on_record(kind, ForgetSeen)
         for kind in (CALL.name, KEY.name):
             self.deadlines.on_record(kind, ForgetCall)
