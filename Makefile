@@ -45,9 +45,10 @@ test: lint sdks  ## everything: set up, lint, and the whole suite
 stories: setup sdks  ## only the stories: a real server, a real socket, real SDKs
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/stories
 
-torture: setup sdks  ## ten minutes each of killed nodes and of odd traffic (TORTURE_ARGS='--minutes 60 --seed 7')
+torture: setup sdks  ## ten minutes each of killed nodes, odd traffic and fresh examples (TORTURE_ARGS='--minutes 60 --seed 7')
 	$(BIN)/python -m tests.faults.torture $(TORTURE_ARGS)
 	$(BIN)/python -m tests.web.fuzz $(TORTURE_ARGS)
+	$(BIN)/python -m tests.properties.wandering $(or $(TORTURE_ARGS),--minutes 10)
 
 demo: setup .venv-sdk/2.12.0/.lock  ## start a server, run an example workflow to its end, show it
 	$(BIN)/python examples/demo.py

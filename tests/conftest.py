@@ -1,21 +1,26 @@
 """A PostgreSQL for every test that asks for one: a server per process, a database per test."""
 
+import os
+import secrets
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-from tests.support import absent  # noqa: F401 (what it does, it does when imported)
+from tests.support import absent, examples  # noqa: F401 (what they do, they do when imported)
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
 
-# How long an example takes says how busy the machine is, and nothing about the code. The examples
-# are the same in every run, so that a change is judged by what it changed; who wants others says
-# `--hypothesis-profile=wandering`.
-patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("wandering", patient)
-settings.register_profile("patient", patient, derandomize=True)
+# The examples are the same in every run, so that a change is judged by what it changed. Others are
+# played once per run by `tests/properties/test_wandering.py`; its seed stands in the head of a run.
 settings.load_profile("patient")
+
+# The processes of a run inherit it.
+os.environ.setdefault("PERDURE_WANDERING_SEED", str(secrets.randbelow(2**32)))
+
+
+def pytest_report_header() -> str:
+    return f"fresh examples: PERDURE_WANDERING_SEED={os.environ['PERDURE_WANDERING_SEED']}"
 
 
 @pytest.fixture(scope="session")
