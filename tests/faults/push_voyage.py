@@ -71,7 +71,7 @@ class Code:
 
 
 class OrderCode(Code):
-    """The order and its kid. Both do steps with a large result; the order uploads its own."""
+    """The order and its kid. On a voyage both have large results, and the order uploads its own."""
 
     workflows = ({"name": "order"}, {"name": "kid", "triggers": []})
 
@@ -79,12 +79,13 @@ class OrderCode(Code):
         super().__init__()
         self.upload: Callable[[str, bytes], Json | None] = lambda run_id, data: None
         """Uploads a result for a run; None if that was not possible."""
+        self.padding = ""
         self._run_id = ""
 
     def opcode(self, step: Json) -> Json:
         told = super().opcode(step)
         if step["name"] in ("charge", "work"):
-            told["data"] += LARGE
+            told["data"] += self.padding
         if step["name"] == "charge":
             ref = self.upload(self._run_id, json.dumps(told["data"]).encode())
             if ref is not None:
@@ -145,7 +146,7 @@ class PushVoyage:
         self._passes = 0
         self._code = code or OrderCode()
         if isinstance(self._code, OrderCode):
-            self._code.upload = self._upload
+            self._code.upload, self._code.padding = self._upload, LARGE
         self._http: httpx.AsyncClient
 
     async def sail(self) -> Json:
