@@ -18,8 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import examples  # noqa: F401 (it registers the profiles)
-
 ROOT = Path(__file__).parents[2]
 PLACES = ("tests/core", "tests/web", "tests/properties", "tests/sdk_runner", "tests/store")
 SEEDS = 2**32
@@ -50,6 +48,7 @@ def play(seed: int, *places: str, cpu_seconds: float | None = None) -> int:
     """Play all property tests with the examples of one seed; 0 if they hold."""
     told = [
         *("-q", "-m", "hypothesis", "-k", "not postgres", "-p", "no:cacheprovider"),
+        *("-p", "tests.support.examples"),
         *("--hypothesis-profile=wandering", f"--hypothesis-seed={seed}", f"--rootdir={ROOT}"),
         *(str(ROOT / place) for place in places or PLACES),
     ]
