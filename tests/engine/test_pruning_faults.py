@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.core.limits import FORGET_EVERY
 from perdure.core.run.state import Dialect
 from perdure.dispatch.pruning import Pruner, Retention
 from perdure.store.interface import Unavailable
@@ -79,5 +80,53 @@ def test_a_process_that_dies_while_it_prunes_leaves_nothing_behind(
                 assert [run.workflow_id for run in await check_disk(stage.store)] == ["young"]
             number += 1
         assert number > 5
+
+    asyncio.run(story())
+
+
+async def kept_runs(stage: Stage) -> int:
+    return len(stage.store.rows("select * from run"))
+
+
+def test_the_loop_waits_before_each_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.dispatch.pruning.jitter", lambda most: 0)
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with a_stage(tmp_path / "perdure.db", clock) as stage:
+            await stage.register()
+            rule = Retention(Dialect.PULL, SECOND, lambda: {NAMESPACE})
+            pruning = asyncio.ensure_future(Pruner(stage.engine, clock, [rule]).run())
+            for number in range(3):
+                await stage.start(f"old-{number}")
+                await stage.work(DONE)
+                await stage.until(lambda: clock.sleepers > 0)
+                clock.jump(seconds=FORGET_EVERY / SECOND - 1)
+                await stage.idle()
+                assert await kept_runs(stage) == 1
+                await clock.advance(seconds=1)
+                await stage.until(lambda: clock.sleepers > 0)
+                assert await kept_runs(stage) == 0
+            pruning.cancel()
+
+    asyncio.run(story())
+
+
+def test_there_is_a_pause_between_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.dispatch.pruning.FORGET_PAUSE", SECOND)
+
+    async def story() -> None:
+        clock = FakeClock()
+        async with a_stage(tmp_path / "perdure.db", clock) as stage:
+            await stage.register()
+            for number in range(6):
+                await stage.start(f"old-{number}")
+                await stage.work(DONE)
+            clock.jump(seconds=31 * DAY)
+            pruning = asyncio.ensure_future(prune(stage))
+            await stage.until(lambda: clock.sleepers > 0)
+            await stage.idle()
+            assert await kept_runs(stage) == 4
+            pruning.cancel()
 
     asyncio.run(story())

@@ -49,6 +49,7 @@ from tests.store.building import (
 )
 from tests.store.copying import PAIRS, MakePlace, Place, copied, digests
 from tests.support.postgres import Cluster
+from tests.support.proxy import Proxy, executing
 
 ROOT = Path(__file__).parents[2]
 
@@ -560,3 +561,21 @@ def test_a_copy_that_differs_is_told_and_not_served(kind: str, a_place: MakePlac
     assert different["history"].source_rows == different["history"].target_rows
     assert different["ready"].source_rows == different["ready"].target_rows + 1
     assert opening(target).reason == "storage_incomplete"
+
+
+@pytest.mark.parametrize("nth", [2, 8, 16])
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_database_that_goes_away_is_not_said_to_refuse(
+    a_place: MakePlace, side: str, nth: int
+) -> None:
+    """The same copy may succeed later; what is refused will be refused again."""
+    there, file = a_place("postgres"), a_place("sqlite")
+    source = there if side == "source" else file
+    with source.keep.opened() as store:
+        source.keep.run(store.commit(Changes(runs=ordinary_runs())))
+    with Proxy(there.url) as proxy:
+        through = Place(proxy.url)
+        trap = proxy.cut_before(executing(""), nth=nth)
+        refused = refusal(through, file) if side == "source" else refusal(file, through)
+        assert trap.sprung.done()
+    assert refused.reason == "storage_unavailable"

@@ -17,6 +17,9 @@ def test_a_read_needs_no_task(postgres_url: str) -> None:
         fresh = PostgresStore(postgres_url, node_id="reader", clock=SystemClock())
 
         async def play() -> list[bytes]:
+            await fresh.open()
+            for line in fresh._reader_lines:
+                line.drop()
             events: list[bytes] = await driven(fresh.read_history(run.run_id, 0, 10))
             await fresh.close()
             return events

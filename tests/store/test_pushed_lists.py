@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
 
@@ -182,3 +183,38 @@ select run_id, status, version, state
 
 def place_of(sort: PushedSort) -> str | int | None:
     return {"started": None, "workflow": "w3", "app": "q3", "status": "succeeded"}.get(sort, 50)
+
+
+def test_figures_count_push_runs_and_no_others(keep: Keep) -> None:
+    """Runs that workers pull share the table, the namespace, the type and the queue."""
+    pushed, pulled = a_crowd(), a_crowd()
+    for run in pulled:
+        run.workflow_id = f"pulled-{run.run_id}"
+    abroad = a_run(namespace="abroad")
+    abroad.workflow_id = abroad.run_id
+    with keep.opened() as store:
+        keep.commit(store, *pushed, *pulled, abroad)
+        figures = keep.run(store.read_pushed_figures(PushedFilter(namespace="default"), 1))
+        mail = PushedFilter(namespace="default", workflow="mail", app="bank", since=NOW + 1)
+        few = keep.run(store.read_pushed_figures(mail, 10**18))
+
+    counted = Counter((run.started_at, run.status.value) for run in pushed)
+    assert {(one.stretch, one.status): one.runs for one in figures} == counted
+    for one in figures:
+        lasting = [
+            run.closed_at - run.started_at
+            for run in pushed
+            if (run.started_at, run.status.value) == (one.stretch, one.status)
+            and run.closed_at is not None
+        ]
+        assert (one.lasted, one.longest) == (
+            (sum(lasting), max(lasting)) if lasting else (None, None)
+        )
+    wanted = [
+        run
+        for run in pushed
+        if run.workflow_type == "mail" and run.queue == "bank" and run.started_at > NOW
+    ]
+    assert Counter({one.status: one.runs for one in few}) == Counter(
+        run.status.value for run in wanted
+    )

@@ -58,6 +58,7 @@ class Line:
         session: dict[str, str],
         greet: Callable[["Line"], Awaitable[None]] | None = None,
         health: StoreHealth | None = None,
+        is_closed: bool = False,
     ) -> None:
         self._url = url
         self._pooled = pooled
@@ -66,7 +67,7 @@ class Line:
         # Lines of one store share it; what a line finds holds for all of them.
         self._health = StoreHealth() if health is None else health
         self._connection: Connection | None = None
-        self._is_closed = False
+        self._is_closed = is_closed
 
     @property
     def is_open(self) -> bool:

@@ -93,10 +93,16 @@ class PostgresStore:
         self.health = health = StoreHealth()
         self.damaged = DamagedRuns()
         self._lane = Line(
-            url, pooled=pooled, session=BEAT_SESSION, greet=self._enrol, health=health
+            url,
+            pooled=pooled,
+            session=BEAT_SESSION,
+            greet=self._enrol,
+            health=health,
+            is_closed=True,
         )
         self._reader_lines = [
-            Line(url, pooled=pooled, session=SESSION, health=health) for _ in range(READERS_MAX)
+            Line(url, pooled=pooled, session=SESSION, health=health, is_closed=True)
+            for _ in range(READERS_MAX)
         ]
         self._readers: asyncio.LifoQueue[Line] = asyncio.LifoQueue()
         for line in self._reader_lines:
@@ -116,16 +122,20 @@ class PostgresStore:
                     raise _went_away(error) from error
 
     async def _open(self) -> None:
-        for line in (self._lane, *self._reader_lines):
-            line.reopen()
+        self._reopen()
         await self._migrate()
         async with self._builder() as connection:
             await require_finished(connection)
         await self._lane.connect_patiently()
         await self._make_room()
 
+    def _reopen(self) -> None:
+        for line in (self._lane, *self._reader_lines):
+            line.reopen()
+
     async def migrate(self) -> list[int]:
         """Bring the schema up to date; returns the versions that were applied."""
+        self._reopen()
         try:
             return await self._migrate()
         except Lost as error:

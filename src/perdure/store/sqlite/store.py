@@ -8,10 +8,10 @@ go to a thread while the next beat gathers; see `committer`. The file belongs to
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TypeVar, cast
 
 import apsw
 import msgspec
@@ -76,6 +76,27 @@ PACKAGE = "perdure.store.sqlite"
 _END_OF_TIME = 2**62
 _NOTHING: Mapping[str, Run] = {}
 
+T = TypeVar("T")
+
+
+class _NoConnection:
+    """Stands for a connection while the store is not open."""
+
+    in_transaction = False
+
+    def execute(self, *statement: object) -> NoReturn:
+        raise _not_open()
+
+    def close(self) -> None:
+        pass
+
+
+_CLOSED = cast(apsw.Connection, _NoConnection())
+
+
+def _not_open() -> Unavailable:
+    return Unavailable("storage_unavailable", "the store is closed")
+
 
 class SqliteStore:
     """One database file."""
@@ -90,15 +111,14 @@ class SqliteStore:
         self.health = StoreHealth()
         self.damaged = DamagedRuns()
         self._librarian = ThreadPoolExecutor(1, thread_name_prefix="perdure-read")
-        self._writer: apsw.Connection
-        self._reader: apsw.Connection
-        self._bulk_reader: apsw.Connection
+        self._writer = self._reader = self._bulk_reader = _CLOSED
 
     async def open(self) -> None:
         self._guard.acquire()
         try:
             self._open()
         except BaseException as error:
+            self._close_connections()
             self._guard.release()
             if isinstance(error, apsw.Error):
                 error = unavailable(error)
@@ -124,13 +144,16 @@ class SqliteStore:
     async def close(self) -> None:
         self._committer.stop()
         self._librarian.shutdown()
-        self._reader.close()
-        self._bulk_reader.close()
         # A disk that refuses this last word is checked at the next start; it says no more.
-        with contextlib.suppress(apsw.Error):
+        with contextlib.suppress(apsw.Error, Unavailable):
             note_clean_stop(self._writer)
-        self._writer.close()
+        self._close_connections()
         self._guard.release()
+
+    def _close_connections(self) -> None:
+        for connection in (self._reader, self._bulk_reader, self._writer):
+            connection.close()
+        self._writer = self._reader = self._bulk_reader = _CLOSED
 
     # Loading -------------------------------------------------------------------------------------
 
@@ -393,9 +416,7 @@ class SqliteStore:
     async def read_items(
         self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
     ) -> list[tuple[int, bytes]]:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._librarian, self._read_page, (*key, first, until, limit), bytes_max
-        )
+        return await self._in_thread(self._read_page, (*key, first, until, limit), bytes_max)
 
     def _read_page(self, values: tuple[Any, ...], bytes_max: int) -> list[tuple[int, bytes]]:
         page: list[tuple[int, bytes]] = []
@@ -470,9 +491,7 @@ class SqliteStore:
         return [PushedFigures(*row) for row in await self._read_bulk("read_pushed_figures", values)]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
-        return await asyncio.get_running_loop().run_in_executor(
-            self._librarian, self._read_events, run_id, after, limit
-        )
+        return await self._in_thread(self._read_events, run_id, after, limit)
 
     def _read_events(self, run_id: str, after: int, limit: int) -> list[bytes]:
         try:
@@ -502,12 +521,18 @@ class SqliteStore:
         except apsw.Error as error:
             raise unavailable(error) from error
 
+    async def _in_thread(self, read: Callable[..., T], *values: Any) -> T:
+        if self._bulk_reader is _CLOSED:
+            raise _not_open()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._librarian, read, *values)
+
     async def _read_bulk(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         def ask() -> list[tuple[Any, ...]]:
             return self._bulk_reader.execute(self._sql[query], tuple(values)).fetchall()
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._librarian, ask)
+            return await self._in_thread(ask)
         except apsw.Error as error:
             raise unavailable(error) from error
 
