@@ -7,7 +7,7 @@ import pytest
 
 from perdure.core import limits
 from perdure.core.payload import decode
-from perdure.core.rejection import InvalidCommands, RunNotActive, StructuralLimitExceeded
+from perdure.core.rejection import InboxFull, InvalidCommands, RunNotActive, StructuralLimitExceeded
 from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Command
 from perdure.core.run.inbox import MESSAGE_SIGNAL
@@ -351,7 +351,7 @@ def test_messages_that_nobody_reads_come_to_an_end(
     for message_id in "abc":
         send(story, run, message_id)
 
-    with story.refused(StructuralLimitExceeded) as refused:
+    with story.refused(InboxFull) as refused:
         send(story, run, "d")
     assert refused.value.details["limit_kind"] == "pending_message_count"
     story.signal(run, "still")
@@ -365,7 +365,7 @@ def test_messages_that_nobody_reads_have_a_bound_of_bytes(
     work(story, run, activity())
     send(story, run, "b")
 
-    with story.refused(StructuralLimitExceeded) as refused:
+    with story.refused(InboxFull) as refused:
         send(story, run, "c")
     assert refused.value.details["limit_kind"] == "pending_message_bytes"
     story.do_activity(run, 1)

@@ -10,8 +10,8 @@ from perdure.core.bounds import Bounds
 from perdure.core.payload import Frame, encode
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
+    InboxFull,
     RunNotActive,
-    StructuralLimitExceeded,
 )
 from perdure.core.run import undelivered
 from perdure.core.run.command import Command
@@ -349,7 +349,7 @@ def test_an_inbox_has_an_end(story: Story, run: Run) -> None:
     for _ in range(3):
         story.signal(run)
 
-    with story.refused(StructuralLimitExceeded) as caught:
+    with story.refused(InboxFull) as caught:
         story.signal(run)
     assert caught.value.details == {
         "limit_kind": "pending_signal_count",
@@ -366,7 +366,7 @@ def test_signals_kept_for_a_later_wait_have_an_end_too(story: Story, run: Run) -
     for _ in range(3):
         story.signal(run)
 
-    with story.refused(StructuralLimitExceeded):
+    with story.refused(InboxFull):
         story.signal(run)
 
 
@@ -512,6 +512,20 @@ def test_an_update_that_waits_before_a_late_signal_keeps_its_turn(
     assert not {"SignalRejected", "UpdateRejected"} & {*story.types(patient)}
 
 
+def test_code_that_was_asked_to_cancel_closes_although_signals_wait(
+    story: Story, patient: Run
+) -> None:
+    story.work(patient, condition())
+    story.request_cancellation(patient)
+    story.lease_validation(patient)
+    story.signal(patient, "late")
+
+    story.complete(patient, complete_run())
+
+    assert patient.is_closed
+    assert "SignalRejected" in story.types(patient)
+
+
 @pytest.mark.parametrize("verb", ["cancel", "terminate", "continue"])
 def test_who_stops_or_continues_a_run_does_not_wait_for_signals(
     story: Story, patient: Run, verb: str
@@ -596,6 +610,7 @@ def test_an_update_ends_the_signals_of_a_task(story: Story) -> None:
     story.signal(run, "b")
 
     assert _received(story, run) == ["a"]
+    assert "UpdateAccepted" not in story.types(run)
 
 
 def test_code_of_other_languages_sees_one_signal_per_task(story: Story) -> None:

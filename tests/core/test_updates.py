@@ -9,10 +9,10 @@ from perdure.core import limits
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
+    InboxFull,
     InstanceNotFound,
     InvalidCommands,
     RequestIdConflict,
-    StructuralLimitExceeded,
     UpdateRejected,
 )
 from perdure.core.run.cause import next_cause
@@ -403,7 +403,7 @@ def test_there_is_an_end_to_open_updates(story: Story, run: Run) -> None:
     story.update(run)
     story.update(run)
 
-    with story.refused(StructuralLimitExceeded) as refusal:
+    with story.refused(InboxFull) as refusal:
         story.update(run)
     assert refusal.value.details["limit_kind"] == "pending_update_count"
     assert refusal.value.details["current_value"] == 2
@@ -421,7 +421,7 @@ def test_open_updates_leave_all_the_room_for_signals(story: Story, run: Run) -> 
     story.signal(run)
     story.signal(run)
 
-    with story.refused(StructuralLimitExceeded) as refusal:
+    with story.refused(InboxFull) as refusal:
         story.signal(run)
     assert refusal.value.details["limit_kind"] == "pending_signal_count"
 

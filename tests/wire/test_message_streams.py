@@ -157,7 +157,7 @@ def test_too_many_messages_are_refused(
     monkeypatch.setattr(limits, "PENDING_MESSAGES_MAX", 1)
     append(wire, message_id="m").ok(202)
 
-    body = append(wire, message_id="n").refused(409, "structural_limit_exceeded")
+    body = append(wire, message_id="n").refused(429, "structural_limit_exceeded")
     assert (body["limit_kind"], body["configured_limit"]) == ("pending_message_count", 1)
 
 

@@ -174,6 +174,13 @@ class StructuralLimitExceeded(Rejection):
     reason = "structural_limit_exceeded"
 
 
+class InboxFull(StructuralLimitExceeded):
+    """What waits for the code of a run has reached its bound: there is room again when it has read.
+
+    Clients repeat what is refused with 429, and take a 409 for the last word.
+    """
+
+
 class DatasetNotFound(Rejection):
     """There is no such dataset."""
 

@@ -3,7 +3,12 @@
 from msgspec import Raw, Struct, field, json
 
 from perdure.core import limits
-from perdure.core.rejection import RunNotActive, StructuralLimitExceeded, UpdateRejected
+from perdure.core.rejection import (
+    InboxFull,
+    RunNotActive,
+    StructuralLimitExceeded,
+    UpdateRejected,
+)
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import encode, encode_event
 from perdure.core.run.inbox import Message, MessageStream, Signal, StreamMessage, Update
@@ -41,7 +46,7 @@ def accept_signal(
     most = moment.bounds.pending_signals_max
     if waiting >= most:
         message = f"run {run.run_id} has {waiting} signals waiting"
-        raise _exceeded(message, "pending_signal_count", waiting, most)
+        raise _full(message, "pending_signal_count", waiting, most)
     _require_room_in_history(run, moment)
     signal = Signal(
         signal_id=moment.ids.ulid(),
@@ -73,14 +78,14 @@ def accept_message(
     most = limits.PENDING_MESSAGES_MAX
     if waiting >= most:
         message = f"run {run.run_id} has {waiting} messages that its code has not read"
-        raise _exceeded(message, "pending_message_count", waiting, most)
+        raise _full(message, "pending_message_count", waiting, most)
     _require_room_in_history(run, moment)
     held = (*run.inbox.values(), *run.unread.values())
     size = len(arguments) + sum(len(m.arguments) for m in held if isinstance(m, StreamMessage))
     most = limits.PENDING_MESSAGES_BYTES_MAX
     if size > most:
         message = f"the code of run {run.run_id} has not read {size} bytes of messages"
-        raise _exceeded(message, "pending_message_bytes", size, most)
+        raise _full(message, "pending_message_bytes", size, most)
     streams, most = len(run.streams), limits.MESSAGE_STREAMS_MAX
     if stream_name not in run.streams and streams >= most:
         message = f"run {run.run_id} has {streams} message streams"
@@ -121,7 +126,7 @@ def accept_update(
     most = moment.bounds.pending_updates_max
     if run.updates_open >= most:
         message = f"run {run.run_id} has {run.updates_open} updates without an outcome"
-        raise _exceeded(message, "pending_update_count", run.updates_open, most)
+        raise _full(message, "pending_update_count", run.updates_open, most)
     _require_room_in_history(run, moment)
     update = Update(
         update_id=moment.ids.ulid(),
@@ -170,6 +175,10 @@ def _exceeded(message: str, kind: str, value: int, most: int) -> StructuralLimit
     return StructuralLimitExceeded(
         message, limit_kind=kind, current_value=value, configured_limit=most
     )
+
+
+def _full(message: str, kind: str, value: int, most: int) -> InboxFull:
+    return InboxFull(message, limit_kind=kind, current_value=value, configured_limit=most)
 
 
 def _put(run: Run, moment: Moment, message: Message) -> None:

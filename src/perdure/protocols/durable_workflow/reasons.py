@@ -70,6 +70,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.UpdateValidationStale: 409,
     r.UpdateValidationDuplicate: 409,
     r.StructuralLimitExceeded: 409,
+    r.InboxFull: 429,
     r.CompletionTooLarge: 422,
     r.ResultTooLarge: 422,
     r.CooperativeCancellationUnavailable: 409,

@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 
 from perdure.core import instant
-from perdure.core.rejection import Rejection
+from perdure.core.limits import INBOX_RETRY_AFTER_SECONDS
+from perdure.core.rejection import InboxFull, Rejection
 from perdure.protocols.durable_workflow.backpressure import refused_report, shaped
 from perdure.protocols.durable_workflow.manifests import (
     CONTROL_PLANE_VERSION,
@@ -39,7 +40,13 @@ def translate(error: Exception) -> HttpError | None:
     """A refusal of the rules or of the disk as an answer; None for what should not happen."""
     if isinstance(error, Rejection):
         status = STATUS_BY_REJECTION[type(error)]
-        return HttpError(status, error.reason, error.message, _wire(error.details))
+        details = error.details
+        headers: tuple[tuple[bytes, bytes], ...] = ()
+        if isinstance(error, InboxFull):
+            seconds = INBOX_RETRY_AFTER_SECONDS
+            details = {**details, "retryable": True, "retry_after_seconds": seconds}
+            headers = ((b"retry-after", b"%d" % seconds),)
+        return HttpError(status, error.reason, error.message, _wire(details), headers)
     if isinstance(error, Unavailable):
         seconds = error.retry_after_seconds
         return HttpError(
