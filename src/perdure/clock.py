@@ -47,40 +47,72 @@ class SystemClock:
 class FollowingClock:
     """A clock that goes by another one: the database's, so that all nodes agree what time it is.
 
-    Once it has been set it never runs backwards: corrected to an earlier time, it stands still
-    until that is reached.
+    Set to a later time, it is there at once. If the other clock goes back, this one neither follows
+    nor stands still: it goes on at nine tenths of its rate until the other one has caught up. What
+    is due stays due in time, within a tenth, and time never runs backwards.
     """
 
     def __init__(self, own: Clock) -> None:
         self._own = own
         self._offset = 0
+        self._target = 0
+        """The offset that the other clock asks for; ours is never below it."""
+        self._turned_at = 0
+        """When, by the own clock, ours began to slow down from `_offset` to `_target`."""
         self._latest = 0
         self._is_set = False
 
     def now(self) -> int:
-        now = self._own.now() + self._offset
+        own = self._own.now()
+        now = own + self._offset_at(own)
         if now < self._latest:
             return self._latest
         self._latest = now
         return now
 
+    @property
+    def ahead_us(self) -> int:
+        """How far it is ahead of the other clock, as that was read last."""
+        return self._offset_at(self._own.now()) - self._target
+
     async def sleep(self, delay_us: int) -> None:
         await self._own.sleep(delay_us)
 
-    async def follow(self, ask: Callable[[], Awaitable[int]]) -> int:
-        """Set by a clock that is somewhat away; returns by how much ours was wrong."""
+    async def follow(self, ask: Callable[[], Awaitable[int]], *, others: int = 0) -> int:
+        """Go by a clock that is somewhat away; returns by how much ours was wrong.
+
+        `others` is what others who follow it have noted as their present. Set for the first time,
+        ours begins there if they are ahead: the other clock went back, and they go on.
+        """
         asked_at = self._own.now()
         told = await ask()
         answered_at = self._own.now()
         offset = told - (asked_at + answered_at) // 2
-        wrong = offset - self._offset
-        if not self._is_set:
-            # Nothing was decided by the time of before, so there is nothing to wait for.
-            self._is_set, self._latest = True, 0
+        current = self._offset_at(answered_at)
+        wrong = offset - current
         # Within the time that asking took, nobody knows which of the two is right.
-        if abs(wrong) > answered_at - asked_at:
-            self._offset = offset
+        if abs(wrong) <= answered_at - asked_at:
+            offset = current
+        if not self._is_set:
+            # Nothing was decided by the time of before.
+            self._is_set, self._latest = True, 0
+            current = offset
+            if AHEAD_MIN < others - told <= AHEAD_MAX:
+                current += others - told
+        self._target = offset
+        self._offset = max(current, offset)
+        self._turned_at = answered_at
         return wrong
+
+    def _offset_at(self, own: int) -> int:
+        slowed = max(own - self._turned_at, 0) // SLOWED_BY
+        return max(self._offset - slowed, self._target)
+
+
+AHEAD_MIN, AHEAD_MAX = 1_000_000, 24 * 3600 * 1_000_000
+"""How far ahead of a clock, in microseconds, others must be to be joined, and may be."""
+SLOWED_BY = 10
+"""A clock that is ahead loses a tenth of the time that passes."""
 
 
 def monotonic_seconds() -> float:

@@ -37,6 +37,9 @@ class Skewed:
         self._own = SystemClock()
         self._wrong = round(seconds * SECOND)
 
+    def set_ahead(self, *, seconds: float) -> None:
+        self._wrong = round(seconds * SECOND)
+
     def now(self) -> int:
         return self._own.now() + self._wrong
 

@@ -250,6 +250,38 @@ def test_two_nodes_with_wrong_clocks_go_by_the_database(migrated_url: str) -> No
         asyncio.run(whole())
 
 
+def test_a_node_goes_on_when_the_clock_of_the_database_goes_back(
+    migrated_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seen from the node, which is then ahead: it must not wait until it is not."""
+
+    async def whole() -> None:
+        machine = Skewed(seconds=0)
+        clock = FollowingClock(machine)
+        async with a_node(migrated_url, clock=clock) as node:
+            await node.register()
+            machine.set_ahead(seconds=3600)
+            for _ in range(12):
+                await node.look()
+            assert 3500 * SECOND < clock.ahead_us < 3601 * SECOND
+            await node.lookout._store.note_life()
+            joined = FollowingClock(Skewed(seconds=-50))
+            async with a_node(migrated_url, clock=joined):
+                assert 3500 * SECOND < joined.ahead_us < 3601 * SECOND
+                assert abs(joined.now() - clock.now()) < 60 * SECOND
+            await node.start()
+            await node.work(a_timer(1))
+            fired = await asyncio.wait_for(node.poll(), 90)
+            assert isinstance(fired, WorkflowDelivery)
+            await node.play(completion(fired, DONE))
+        await check_database(migrated_url)
+
+    with must_end(seconds=180), caplog.at_level("WARNING"):
+        asyncio.run(whole())
+    (told,) = [r.getMessage() for r in caplog.records if "clock went back" in r.getMessage()]
+    assert "3600" in told or "3599" in told
+
+
 def test_a_timer_whose_node_has_gone_is_fired_by_another(migrated_url: str) -> None:
     async def whole() -> None:
         async with a_node(migrated_url) as two:

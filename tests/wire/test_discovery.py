@@ -179,3 +179,12 @@ def test_a_default_namespace_that_does_not_exist_is_told_by_readiness(tmp_path: 
         assert ready.body["checks"]["default_namespace"]["status"] == "missing"
         wire.control("GET", "/workflows").refused(404, "namespace_not_found")
         wire.call("GET", "/api/health").ok()
+
+
+def test_ready_and_cluster_info_say_whose_time_the_server_goes_by(shared_wire: Wire) -> None:
+    shown = {"source": "process", "ahead_seconds": 0.0}
+    assert shared_wire.call("GET", "/api/ready").ok()["checks"]["clock"] == {
+        "status": "ok",
+        **shown,
+    }
+    assert shared_wire.call("GET", "/api/cluster/info").ok()["clock"] == shown

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from perdure.clock import Clock, FollowingClock
+from perdure.clock import SLOWED_BY, Clock, FollowingClock
 from perdure.core.limits import SECOND
 from perdure.dispatch.lending import Lender
 from perdure.dispatch.polling import Polling
@@ -21,6 +21,8 @@ _SKEW = 10 * SECOND
 """How far back registrations are looked at again: a slow commit may come late."""
 _LIFE_EVERY = 4
 _CLOCK_EVERY = 12
+_CLOCK_TOLD = SECOND
+"""A correction of the clock that is worth a word."""
 _ROOM_EVERY = 720
 _ROLLOUTS_EVERY = 4
 """How often what is wanted of builds is looked at by who hears of it: a statement in 20 seconds."""
@@ -88,9 +90,29 @@ class Lookout:
         if self._looks % _LIFE_EVERY == 0:
             await self._store.note_life()
         if self._looks % _CLOCK_EVERY == 0 and isinstance(self._clock, FollowingClock):
-            await self._clock.follow(self._store.read_clock)
+            await self._follow_clock(self._clock)
         if self._looks % _ROOM_EVERY == 0:
             await self._store.make_room()
+
+    async def _follow_clock(self, clock: FollowingClock) -> None:
+        """Go by the clock of the database, and report when it was set."""
+        before = clock.ahead_us
+        wrong = await clock.follow(self._store.read_clock)
+        ahead = clock.ahead_us
+        if ahead > before + _CLOCK_TOLD:
+            log.warning(
+                "the database's clock went back: this node is %.1f s ahead of it and goes on at "
+                "nine tenths of its rate until they agree, in about %.0f s",
+                ahead / SECOND,
+                ahead * SLOWED_BY / SECOND,
+            )
+        elif wrong > _CLOCK_TOLD:
+            log.warning(
+                "the database's clock is %.1f s ahead of this node, which follows at once",
+                wrong / SECOND,
+            )
+        elif before and not ahead:
+            log.info("this node and the database agree what time it is again")
 
     async def _look_at_watched(self) -> None:
         watched = self._watchers.watched

@@ -102,7 +102,9 @@ class Neighbours:
     async def open(self) -> None:
         """Agree with the others what time it is."""
         if isinstance(self._clock, FollowingClock):
-            await self._clock.follow(self._store.read_clock)
+            others = await self._store.read_latest_life()
+            await self._clock.follow(self._store.read_clock, others=others)
+            await self._store.note_life()
 
     async def _refresh_worker(self, key: tuple[str, str]) -> None:
         await self._engine.refresh_worker(key)

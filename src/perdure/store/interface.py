@@ -543,6 +543,10 @@ class SharedStore(Store, Protocol):
         """The time that all nodes go by."""
         ...
 
+    async def read_latest_life(self) -> int:
+        """When another node noted last that it lives, by its own clock; 0 if there is none."""
+        ...
+
     async def note_life(self) -> None:
         """Say that this node lives."""
         ...

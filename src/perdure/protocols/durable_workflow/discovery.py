@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from perdure.clock import Clock
+from perdure.clock import Clock, FollowingClock
 from perdure.core import instant
+from perdure.core.limits import SECOND
 from perdure.dispatch.store_watch import StoreWatch
 from perdure.protocols.durable_workflow.surfaces import DiscoverySurface, Namespaces
 from perdure.store.interface import Unavailable
@@ -55,6 +56,7 @@ class Discovery:
             },
             # A server without usable credentials does not start.
             "auth": {"status": "ok", "driver": self._auth_driver},
+            "clock": {"status": "ok", **clock_view(self._clock)},
         }
         ok = all(check["status"] == "ok" for check in checks.values())
         body = {
@@ -72,8 +74,20 @@ class Discovery:
         if self._storage_policy is not None and namespace["exists"]:
             namespace["external_payload_storage"] = self._storage_policy
         trouble = self._store_watch.known_trouble
-        info = {**self._info, "storage": _database_check(trouble), "namespace": namespace}
+        info = {
+            **self._info,
+            "storage": _database_check(trouble),
+            "clock": clock_view(self._clock),
+            "namespace": namespace,
+        }
         return self._surface.answer(200, info)
+
+
+def clock_view(clock: Clock) -> dict[str, Any]:
+    """Whose time this node goes by, and how far it is ahead of a clock that went back."""
+    if not isinstance(clock, FollowingClock):
+        return {"source": "process", "ahead_seconds": 0.0}
+    return {"source": "database", "ahead_seconds": round(clock.ahead_us / SECOND, 3)}
 
 
 def _database_check(trouble: Unavailable | None) -> dict[str, Any]:

@@ -155,7 +155,8 @@ class PostgresStore:
     async def _make_room(self) -> None:
         async with self._builder() as connection:
             await add_partitions(connection, self._clock.now())
-        await self._read("forget_nodes", self._clock.now() - _NODE_FORGOTTEN)
+        before = self._clock.now() - _NODE_FORGOTTEN
+        await self._read("forget_nodes", before, self._node_id)
 
     @contextlib.asynccontextmanager
     async def _builder(self) -> AsyncIterator[Connection]:
@@ -463,6 +464,9 @@ class PostgresStore:
 
     async def read_clock(self) -> int:
         return int((await self._read("read_clock"))[0][0])
+
+    async def read_latest_life(self) -> int:
+        return int((await self._read("read_latest_life", self._node_id))[0][0])
 
     async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
         found = await self._read("take_due", now, limit, now + _DUE_TAKEN)

@@ -227,7 +227,12 @@ select kind, target
 -- Take part, or take part anew: whatever an earlier connection of this node still has under way
 -- is either on disk when this returns, or can no longer get there.
 insert into perdure.node (node_id, epoch, seen_at)
-values (:node_id::text, 1, :now::bigint)
+values (
+    :node_id::text,
+    1,
+    -- A node that has just started has not asked yet what time it is.
+    least(:now::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint)
+)
 on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
 returning epoch
 
@@ -261,6 +266,7 @@ delete from perdure.beat
 with gone as (
     delete from perdure.node
      where seen_at < :before::bigint
+       and node_id <> :node_id::text
     returning node_id
 )
 delete from perdure.beat

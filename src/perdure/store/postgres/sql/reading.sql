@@ -270,6 +270,12 @@ select run.run_id, coalesce(open_run.version, run.version)
 -- The time that all nodes go by.
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 
+-- name: read_latest_life
+-- The latest instant at which another node has noted that it lives, by its own clock.
+select coalesce(max(seen_at), 0)
+  from perdure.node
+ where node_id <> :node_id::text
+
 -- name: check
 select 1
 
