@@ -48,6 +48,11 @@ class Php:
         assert content is not None
         return self.wire.call_later(method, path, json.loads(content), headers=headers)
 
+    def look_around(self) -> None:
+        """The first round of a worker: it asks for every kind, and there is nothing."""
+        for kind in ("a workflow task", "an activity task", "a query task"):
+            assert self.send(f"poll for {kind}", timeout=0).ok()["task"] is None
+
     def take(self, kind: str) -> Json:
         name = {"workflow": "a workflow task", "activity": "an activity task"}[kind]
         answer = self.send(f"poll for {name}", timeout=0).ok()
@@ -83,6 +88,7 @@ def php(wire: Wire) -> Php:
 def begun(php: Php, *commands: Json) -> None:
     """A run of a PHP worker that was given these commands."""
     php.send("register a worker").ok(201)
+    php.look_around()
     php.send("start").ok(201)
     task = php.take("workflow")
     php.send("renew a workflow task", **task).ok()
@@ -286,3 +292,140 @@ def test_a_short_execution_bounds_the_run_that_the_sdk_asks_for(php: Php) -> Non
     php.send("start with a short execution").ok(201)
     known = php.wire.describe()
     assert (known["execution_timeout_seconds"], known["run_timeout_seconds"]) == (60, 60)
+
+
+# One kind of task after the other -----------------------------------------------------------------
+
+
+class Turn:
+    """The loop of the SDK's worker: it polls for one kind after the other."""
+
+    def __init__(self, php: Php) -> None:
+        self._php = php
+        self._kinds = itertools.cycle(("a workflow task", "an activity task", "a query task"))
+        self.poll_count = 0
+
+    def next(self) -> tuple[str, Json]:
+        """The next task. An empty poll was ended for the sake of another kind, not by the time."""
+        turns = self._php.wire.server.turns
+        for kind in self._kinds:
+            self.poll_count += 1
+            ended = turns.ended_count
+            answer = self._php.park(f"poll for {kind}").answer().ok()
+            if answer["task"] is not None:
+                return kind, answer["task"]
+            assert turns.ended_count == ended + 1, "a poll waited for nothing"
+        raise AssertionError
+
+
+@pytest.mark.parametrize("ready", ["before", "later"])
+def test_a_query_is_answered_though_the_worker_waits_for_other_tasks(php: Php, ready: str) -> None:
+    begun(php, {"type": "start_timer", "delay_seconds": 100})
+    headers = {CONTROL_VERSION: "2"}
+    path = "/api/workflows/order-1/query/state"
+
+    def ask() -> Parked:
+        asked = php.wire.call_later("POST", path, {}, headers=headers)
+        php.wire.until(lambda: php.wire.server.desk.open_count > 0)
+        return asked
+
+    if ready == "before":
+        asked = ask()
+        waiting = php.park("poll for a workflow task")
+    else:
+        waiting = php.park("poll for a workflow task")
+        php.wire.until(lambda: php.wire.server.yard.count > 0)
+        asked = ask()
+    assert waiting.answer().ok()["poll_status"] == "empty"
+    assert php.park("poll for an activity task").answer().ok()["poll_status"] == "empty"
+    task = php.park("poll for a query task").answer().ok()["task"]
+    lease = {key: task[key] for key in ("lease_owner", "query_task_attempt")}
+    answer = {
+        **lease,
+        "result": 7,
+        "result_envelope": {"codec": "avro", "blob": encode(7, Frame.VALUE)},
+    }
+    php.wire.worker(f"/query-tasks/{task['query_task_id']}/complete", answer).ok()
+    assert asked.answer().ok()["result"] == 7
+
+
+def test_a_fan_out_does_not_wait_for_empty_polls(php: Php) -> None:
+    """Five activities, one after the other, and not one poll that sits out its time."""
+    begun(php, *[schedule_activity(queue="q") for _ in range(5)])
+    turn, done = Turn(php), 0
+    while done < 5:
+        kind, task = turn.next()
+        if kind == "an activity task":
+            php.send("complete an activity", **task).ok()
+            done += 1
+        else:
+            php.send("wait for history", **task).ok()
+    # Two of three polls of a round are ended at most.
+    assert turn.poll_count <= 3 * 10
+
+
+def test_a_worker_that_never_asked_for_a_kind_is_left_alone(php: Php) -> None:
+    wire = php.wire
+    wire.register()
+    wire.start()
+    task = wire.take()
+    waiting = wire.park("/workflow-tasks/poll", {"worker_id": "w1", "task_queue": "q"})
+    wire.complete(task, schedule_activity())
+    assert waiting.is_waiting
+
+
+def test_a_worker_without_room_is_left_alone(php: Php) -> None:
+    wire = php.wire
+    wire.register("full", max_concurrent_activity_tasks=0)
+    wire.poll("activity", "full")
+    poll = {"worker_id": "full", "task_queue": "q", "timeout_seconds": 30}
+    waiting = wire.park("/workflow-tasks/poll", poll)
+    wire.start()
+    task = waiting.answer().ok()["task"]
+    waiting = wire.park("/workflow-tasks/poll", poll)
+    wire.complete(task, schedule_activity())
+    assert waiting.is_waiting
+    assert wire.server.turns.ended_count == 0
+
+
+def test_a_worker_that_does_not_come_is_left_alone_for_a_while(php: Php) -> None:
+    """As one whose slots are all taken, and whose other polls wait at another node."""
+    wire = php.wire
+    wire.register()
+    wire.poll("activity")
+    wire.run_to(schedule_activity())
+    poll = {"worker_id": "w1", "task_queue": "q", "timeout_seconds": 30}
+    turns = wire.server.turns
+    ended = 0
+    for _ in range(100):
+        parked = wire.park("/workflow-tasks/poll", poll)
+        if parked.is_waiting:
+            wire.advance(seconds=1)
+            break
+        ended += 1
+    assert (ended, turns.ended_count) == (1, 1)
+    for _ in range(120):
+        parked = wire.park("/workflow-tasks/poll", poll)
+        wire.advance(seconds=1)
+    assert turns.ended_count <= 30
+
+
+def test_a_worker_that_polls_for_all_kinds_at_once_is_left_alone(php: Php) -> None:
+    """As the Python SDK does: one request for each task, and one for each poll that is parked."""
+    wire = php.wire
+    wire.register(max_concurrent_activity_tasks=1)
+    poll = {"worker_id": "w1", "task_queue": "q", "timeout_seconds": 30}
+    workflow = wire.park("/workflow-tasks/poll", poll)
+    activity = wire.park("/activity-tasks/poll", poll)
+    wire.start()
+    task = workflow.answer().ok()["task"]
+    workflow = wire.park("/workflow-tasks/poll", poll)
+    wire.complete(task, *[schedule_activity() for _ in range(5)])
+    # Its slot is taken now, and it polls for workflow tasks alone while four activities wait.
+    first = activity.answer().ok()["task"]
+    assert workflow.is_waiting
+    assert wire.server.turns.ended_count == 0
+    wire.start("order-2")
+    assert workflow.answer().ok()["poll_status"] == "leased"
+    wire.report_attempt(first, "complete", result=None).ok()
+    assert wire.server.turns.ended_count == 0

@@ -6,6 +6,7 @@ the engine look. Correctness never depends on it: rows and conditions decide in 
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from perdure.dispatch.delivery import (
     deliver_workflow_task,
 )
 from perdure.dispatch.patience import Patience
+from perdure.dispatch.turns import Turns
 from perdure.engine.matching import Poller
 from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
@@ -126,6 +128,8 @@ class PollerYard:
         # Who minds which polls are here; see `lending`.
         self.on_parked: Callable[[ParkedPoller], None] | None = None
         self.on_left: Callable[[ParkedPoller], None] | None = None
+        # Whose polls are ended for the sake of another kind.
+        self.turns: Turns | None = None
 
     def connect_sessions(self, sessions: "Sessions") -> None:
         """Say who brings polls together with tasks that not everybody may have."""
@@ -158,8 +162,7 @@ class PollerYard:
             parked = self._parked[poller.key] = OrderedDict()
         parked[id(poller)] = poller
         self._count += 1
-        if self.on_parked is not None:
-            self.on_parked(poller)
+        self._tell_parked(poller)
         ready = self._ready.get(poller.key)
         is_looked_for = ready is not None and not poller.names.isdisjoint(ready)
         if is_looked_for:
@@ -168,6 +171,26 @@ class PollerYard:
             is_looked_for |= self._sessions.parked(poller)
         if poller.is_hasty and (not is_looked_for or poller.key in self.shut):
             poller.answer.cancel()
+        if self.turns is not None:
+            self.turns.asked(poller.key.kind, poller.worker)
+            if not is_looked_for and not poller.answer.done():
+                self.turns.look(poller.key.kind, poller)
+
+    def connect_turns(self, turns: Turns) -> None:
+        """Say who minds workers that poll for one kind of task at a time."""
+        self.turns = turns
+        for kind in ("workflow", "activity"):
+            turns.connect(kind, partial(self._has_ready, kind))
+
+    def _has_ready(self, kind: str, worker: Worker, names: frozenset[str]) -> bool:
+        key = QueueKey(worker.namespace, worker.queue, kind)
+        return key not in self.shut and not names.isdisjoint(self._ready.get(key, ()))
+
+    def _tell_parked(self, poller: ParkedPoller) -> None:
+        if self.on_parked is not None:
+            self.on_parked(poller)
+        if self.turns is not None:
+            self.turns.parked(poller.key.kind, poller)
 
     def parked_at(self, key: QueueKey) -> list[ParkedPoller]:
         return list(self._parked.get(key, {}).values())
@@ -214,6 +237,8 @@ class PollerYard:
                 del self._parked[poller.key]
             if self.on_left is not None:
                 self.on_left(poller)
+            if self.turns is not None:
+                self.turns.left(poller.key.kind, poller)
 
     def release_all(self) -> None:
         """Answer every parked poll with nothing, now and from now on: the server is to stop."""
@@ -241,6 +266,8 @@ class PollerYard:
                     poller.answer.cancel()
         if self.others is not None:
             self.others.registration_ended(worker)
+        if self.turns is not None:
+            self.turns.registration_ended(worker)
         self._on_registration_ended(worker)
 
     def drained(self, cohorts: Collection[Cohort]) -> None:
@@ -308,8 +335,7 @@ class PollerYard:
             parked[id(poller)] = poller
             parked.move_to_end(id(poller), last=False)
             self._count += 1
-            if self.on_parked is not None:
-                self.on_parked(poller)
+            self._tell_parked(poller)
 
     def offered(self, key: QueueKey, name: str) -> None:
         if key.kind == "session":
@@ -319,6 +345,8 @@ class PollerYard:
         self._ready.setdefault(key, set()).add(name)
         if any(name in poller.names for poller in self._parked.get(key, {}).values()):
             self._look(key)
+        elif self.turns is not None and key not in self.shut:
+            self.turns.ready(key.namespace, key.queue, key.kind, name)
 
     def wanted(self, key: QueueKey) -> tuple[set[str], int]:
         parked: Mapping[int, ParkedPoller] = self._parked.get(key, {})
@@ -345,6 +373,8 @@ class PollerYard:
                 poller.was_looked_for = True
         if names:
             self._look(key)
+        elif self.turns is not None:
+            self.turns.looked(key.namespace, key.queue, key.kind)
 
     def _look(self, key: QueueKey) -> None:
         if key not in self._claiming:

@@ -30,6 +30,7 @@ from perdure.dispatch.query_messages import (
     home_of,
 )
 from perdure.dispatch.query_nodes import Hint, QueryHints, RemoteDesks, fetch_query
+from perdure.dispatch.turns import QUERY, Turns
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ class QueryPoll:
         self.key = QueueName(worker.namespace, worker.queue)
         self.names = workflow_names(worker)
         self.answer: asyncio.Future[QueryLease] = asyncio.get_running_loop().create_future()
+
+    def time_is_up(self) -> None:
+        """It has waited for as long as it may."""
+        self.answer.cancel()
 
     def is_of(self, worker: Worker) -> bool:
         known = self.worker
@@ -84,6 +89,19 @@ class QueryDesk:
         self._is_closed = False
         # Who gets nothing more; see `Rollouts`.
         self.draining: Collection[Cohort] = frozenset()
+        # Whose polls are ended for the sake of another kind.
+        self._turns: Turns | None = None
+
+    def connect_turns(self, turns: Turns) -> None:
+        """Say who minds workers that poll for one kind of task at a time."""
+        self._turns = turns
+        turns.connect(QUERY, self._has_waiting)
+
+    def _has_waiting(self, worker: Worker, names: frozenset[str]) -> bool:
+        key = QueueName(worker.namespace, worker.queue)
+        if self._book.find_pending(key, names) is not None:
+            return True
+        return self._hints.find(key, names) is not None
 
     @property
     def open_count(self) -> int:
@@ -127,7 +145,11 @@ class QueryDesk:
         poll = self._find_poll(query.asked.key, query.asked.name)
         if poll is not None:
             self._grant(query, poll)
-        elif self._remote is not None:
+            return
+        key = query.asked.key
+        if self._turns is not None:
+            self._turns.ready(key.namespace, key.queue, QUERY, query.asked.name)
+        if self._remote is not None:
             self._remote.announce(query.asked.key, query.asked.name)
             self._on_due(self._clock.now() + _ANNOUNCE_INTERVAL)
 
@@ -147,6 +169,8 @@ class QueryDesk:
     ) -> QueryLease | None:
         """Wait for a question. A poll that is repeated gets what it was given, if that stands."""
         self._note_poll(worker)
+        if self._turns is not None:
+            self._turns.asked(QUERY, worker)
         key = None
         if poll_id is not None:
             key = (worker.namespace, worker.queue, worker.worker_id, poll_id)
@@ -216,6 +240,9 @@ class QueryDesk:
             return
         self._parked.setdefault(poll.key, OrderedDict())[id(poll)] = poll
         self._parked_count += 1
+        if self._turns is not None:
+            self._turns.parked(QUERY, poll)
+            self._turns.look(QUERY, poll)
 
     def _leave(self, poll: QueryPoll) -> None:
         parked = self._parked.get(poll.key)
@@ -223,6 +250,8 @@ class QueryDesk:
             self._parked_count -= 1
             if not parked:
                 del self._parked[poll.key]
+            if self._turns is not None:
+                self._turns.left(QUERY, poll)
 
     def _find_poll(self, key: QueueName, name: str) -> QueryPoll | None:
         for poll in self._parked.get(key, {}).values():
@@ -353,6 +382,8 @@ class QueryDesk:
         if poll is not None:
             self._leave(poll)
             self._run_errand(self._fetch(poll, hint), poll)
+        elif self._turns is not None:
+            self._turns.ready(key.namespace, key.queue, QUERY, name)
 
     def claim_here(self, wanted: QueryWanted) -> QueryLease | None:
         """A query for a poll that is parked at another node."""

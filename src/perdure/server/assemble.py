@@ -19,6 +19,7 @@ from perdure.dispatch.sessions import SessionDesk
 from perdure.dispatch.shut_queues import ShutQueues
 from perdure.dispatch.store_watch import StoreWatch
 from perdure.dispatch.tailing import Tails
+from perdure.dispatch.turns import Turns
 from perdure.dispatch.updating import UpdateWaiters
 from perdure.dispatch.watching import Watchers
 from perdure.dispatch.yards import Yards
@@ -194,6 +195,9 @@ class Server:
             node="" if post is None else node_id,
             remote=post,
         )
+        self.turns = Turns(clock)
+        self.yard.connect_turns(self.turns)
+        self.desk.connect_turns(self.turns)
         self.yard.on_registration_ended(self.desk.registration_ended)
         self.desk.draining = self.engine.rollouts.draining
         self.yard.on_drained(self.desk.drained)
