@@ -47,7 +47,11 @@ REQUESTED = "CooperativeCancellationRequested"
 def standing(story: Story, *commands: Command) -> Run:
     """A run that was asked to cancel while its code stands at these commands."""
     run = story.start()
-    story.work(run, *commands)
+    if commands:
+        story.work(run, *commands)
+    else:
+        story.lease(run)
+        story.fail_task(run, failure_type=WAITING_FOR_HISTORY)
     story.request_cancellation(run)
     story.lease_validation(run)
     return run

@@ -35,6 +35,7 @@ from tests.support.commands import (
     fail_run,
     fail_update,
     in_selection,
+    side_effect,
     signal_wait,
     timer,
 )
@@ -138,7 +139,7 @@ def test_the_task_of_an_update_tells_its_worker_what_to_do(story: Story, run: Ru
         ([signal_wait()], False),
         ([activity(), activity()], False),
         (in_selection({"a": activity(), "b": timer()}), False),
-        ([], True),
+        ([side_effect()], True),
     ],
     ids=["condition", "activity", "timer", "child", "signal", "list", "selection", "nothing"],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from perdure.core.limits import SECOND, WORKFLOW_LEASE_TIMEOUT, WORKFLOW_TASK_BACKOFF_MAX
 from perdure.core.rejection import (
+    InvalidCommands,
     LeaseExpired,
     LeaseOwnerMismatch,
     Rejection,
@@ -15,6 +16,7 @@ from perdure.core.rejection import (
     TaskNotLeased,
     WorkflowTaskAttemptMismatch,
 )
+from perdure.core.run.cause import next_cause
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
 from perdure.core.run.lease import TaskState
 from perdure.core.run.state import (
@@ -283,8 +285,12 @@ def test_a_worker_with_nothing_to_add_ends_its_lease_without_further_action(
     story: Story, answer: str
 ) -> None:
     run = story.start()
-    story.work(run, activity())
-    story.do_activity(run, 1)
+    if answer == "nothing":
+        story.work(run, side_effect())
+        story.signal(run, "more")
+    else:
+        story.work(run, activity())
+        story.do_activity(run, 1)
     before = story.types(run)
     story.lease(run)
 
@@ -297,6 +303,34 @@ def test_a_worker_with_nothing_to_add_ends_its_lease_without_further_action(
     assert run.task is None
     assert story.types(run) == before
     assert not story.disk.ready[run.run_id]
+
+
+def test_a_completion_that_would_strand_the_run_is_refused(story: Story) -> None:
+    run = story.start()
+    story.lease(run)
+    with story.unchanged(), pytest.raises(InvalidCommands, match="nothing is open"):
+        story.complete(run)
+    story.complete(run, activity())
+    story.do_activity(run, 1)
+    story.lease(run)
+    with story.unchanged(), pytest.raises(InvalidCommands, match="nothing is open"):
+        story.complete(run)
+    story.complete(run, complete_run())
+    assert run.is_closed
+
+
+def test_code_that_a_signal_woke_may_have_nothing_to_do(story: Story) -> None:
+    run = story.start()
+    story.work(run, side_effect())
+    assert run.task is None
+    story.signal(run, "more")
+    story.lease(run)
+
+    assert story.complete(run).run_status == "waiting"
+    cause = next_cause(run)
+    assert cause is not None
+    assert cause.kind == "signal"
+    assert "only a signal, an update or a request to cancel" in cause.text
 
 
 def test_waiting_for_history_on_the_first_task_makes_the_run_wait(story: Story) -> None:

@@ -285,8 +285,8 @@ def test_a_run_that_continues_names_the_first_task_of_the_next(wire: Wire, task:
 
 @pytest.mark.parametrize(
     "commands",
-    [[schedule_activity()], [complete_workflow()], [fail_workflow()], [continue_as_new()], []],
-    ids=["open", "completed", "failed", "continued", "empty"],
+    [[schedule_activity()], [complete_workflow()], [fail_workflow()], [continue_as_new()]],
+    ids=["open", "completed", "failed", "continued"],
 )
 def test_a_repeated_completion_gets_the_recorded_answer(
     wire: Wire, task: Json, commands: list[Json]
@@ -309,15 +309,30 @@ def test_a_repeated_completion_of_a_stranger_is_refused(wire: Wire, task: Json) 
 
 
 def test_a_completion_without_commands_only_ends_the_lease(wire: Wire, task: Json) -> None:
-    wire.complete(task, schedule_activity())
-    attempt = wire.take("activity")
-    wire.report_attempt(attempt, "complete").ok()
+    wire.complete(task, wait_for_condition())
+    wire.signal("more")
     before = wire.event_types()
 
-    wire.complete(wire.take())
+    task = wire.take()
+    first = wire.complete(task)
 
+    with wire.nothing_changes():
+        assert wire.complete(task) == first
     assert wire.event_types() == before
     assert wire.poll()["poll_status"] == "empty"
+
+
+def test_a_completion_without_commands_that_would_strand_the_run_is_refused(
+    wire: Wire, task: Json
+) -> None:
+    with wire.nothing_changes():
+        wire.report(task, "complete", commands=[]).refused(409, "invalid_commands")
+    wire.complete(task, schedule_activity())
+    wire.report_attempt(wire.take("activity"), "complete").ok()
+    task = wire.take()
+    with wire.nothing_changes():
+        wire.report(task, "complete", commands=[]).refused(409, "invalid_commands")
+    wire.complete(task, complete_workflow())
 
 
 def test_digits_in_quotes_are_numbers(wire: Wire, task: Json) -> None:
@@ -419,7 +434,7 @@ def test_commands_that_cannot_be_applied_as_a_whole_are_refused_as_a_whole(
         ({"type": "record_side_effect"}, "result"),
         ({"type": "record_side_effect", "result": 5}, "result"),
         ({"type": "record_version_marker", "change_id": "c"}, "version"),
-        ({"type": "upsert_search_attributes", "attributes": {}}, "attributes"),
+        ({"type": "upsert_search_attributes", "attributes": [1]}, "attributes"),
         ({"type": "upsert_search_attributes", "attributes": {"a": {}}}, "attributes.a"),
         ({"type": "upsert_memo", "entries": avro([1])}, "entries.blob"),
         ({"type": "upsert_memo", "entries": {"codec": "avro", "blob": "?"}}, "entries.blob"),

@@ -111,7 +111,7 @@ def _next_cause(run: Run) -> Cause:
         return Cause(kind="paused", text=_why_paused(run))
     mover = _mover(run)
     if mover is None:
-        return Cause(kind="signal", text="waits for a signal; nothing else is open")
+        return Cause(kind="signal", text=_NOTHING_OPEN)
     if isinstance(mover, WorkflowTask):
         return _task(run, mover)
     return (_message(run, mover) if mover.sequence == run.wait else None) or _operation(mover)
@@ -126,6 +126,12 @@ def _mover(run: Run) -> WorkflowTask | Operation | None:
     # What has an outcome already waits for the rest of its list; the rest is the cause.
     waiting = [operation for operation in run.operations.values() if _is_awaited(operation)]
     return min(waiting, key=lambda o: (_comes_last(run, o), o.sequence), default=None)
+
+
+_NOTHING_OPEN = (
+    "waits for a signal; nothing else is open: its code said that it waits, and only a signal, an "
+    "update or a request to cancel brings it back"
+)
 
 
 def _why_paused(run: Run) -> str:

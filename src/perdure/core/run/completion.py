@@ -99,6 +99,9 @@ from perdure.core.run.wait import (
     repeats_wait,
 )
 
+_OF_MESSAGES = {"workflow_signal_id", "workflow_update_id", "workflow_command_id"}
+"""What tasks say of the message that they are for; one behind an update says nothing at all."""
+
 _NO_SERVICE = ServicePlan(
     refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")
 )
@@ -142,6 +145,10 @@ def complete_task(
     _check(run, moment, task, commands)
     if consumption.cursors:
         check_consumption(run, consumption)
+    if not commands and _would_strand(run, task):
+        raise InvalidCommands(
+            "a completion without commands: nothing is open that could bring the code back"
+        )
     told = run.history_count
     run.answers = None
     held_back = _holds_close(run, moment, commands)
@@ -197,6 +204,20 @@ def _hold_close(run: Run, moment: Moment, task: WorkflowTask, commands: Sequence
     if task.kind is UPDATE:
         _finish_update(run, moment, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
     hand_over_late(run, moment)
+
+
+def _would_strand(run: Run, task: WorkflowTask) -> bool:
+    """Whether nothing would move the run if its code asked for nothing now.
+
+    Code that was woken by a signal or an update may have nothing to do; 2.0.0 also says nothing
+    while it waits for steps that are open.
+    """
+    is_of_a_message = not task.resume and task.number > 1
+    if is_of_a_message or task.resume.keys() & _OF_MESSAGES or task.kind is not PROGRESS:
+        return False
+    if run.inbox or run.cancellation is not None:
+        return False
+    return run.wait is None and all(operation.detached for operation in run.operations.values())
 
 
 def fail_task(
