@@ -50,6 +50,17 @@ def test_principals_that_make_no_sense_are_refused_without_being_shown(
     assert refused.value.__cause__ is None
 
 
+@pytest.mark.parametrize("name", ["a b", "a/b", "x" * 129, "ä", "a\nb"])
+def test_a_default_namespace_that_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match="DW_DEFAULT_NAMESPACE is no name for a namespace"):
+        load_settings({"DW_DEFAULT_NAMESPACE": name})
+
+
+def test_the_default_namespace_is_named_as_requests_name_it() -> None:
+    assert load_settings({"DW_DEFAULT_NAMESPACE": " Shop.1 "}).default_namespace == "shop.1"
+    assert load_settings({"DW_DEFAULT_NAMESPACE": " "}).default_namespace == "default"
+
+
 def test_every_variable_without_effect_is_told_and_its_value_is_not() -> None:
     vain = dict.fromkeys((*FIXED, *IGNORED, "DW_NOSUCH"), "s3cret")
 

@@ -184,6 +184,15 @@ def test_everything_of_one_commit_survives_a_reopening(keep: Keep) -> None:
         assert keep.run(store.load_namespaces()) == ["default"]
 
 
+def test_a_namespace_is_created_once(keep: Keep) -> None:
+    with keep.opened() as store:
+        keep.run(store.add_namespace("shop"))
+        keep.run(store.add_namespace("shop"))
+        keep.run(store.add_namespace("default"))
+    with keep.opened() as store:
+        assert keep.run(store.load_namespaces()) == ["default", "shop"]
+
+
 def test_steps_and_signals_that_are_gone_are_gone_from_disk(keep: Keep) -> None:
     run = with_activity(with_activity(a_run(), 1), 2)
     run.inbox = {1: Signal("a", "c", "go", b"[]", NOW), 2: Signal("b", "c", "go", None, NOW)}

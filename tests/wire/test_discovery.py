@@ -171,16 +171,6 @@ def test_the_told_limit_of_bodies_is_the_one_that_is_kept(tmp_path: Path) -> Non
     assert info["limits"]["max_payload_bytes"] == 5_000
 
 
-def test_a_default_namespace_that_does_not_exist_is_told_by_readiness(tmp_path: Path) -> None:
-    with a_wire(tmp_path, default_namespace="nowhere") as wire:
-        ready = wire.call("GET", "/api/ready")
-        assert ready.status == 503
-        assert ready.body["status"] == "not_ready"
-        assert ready.body["checks"]["default_namespace"]["status"] == "missing"
-        wire.control("GET", "/workflows").refused(404, "namespace_not_found")
-        wire.call("GET", "/api/health").ok()
-
-
 def test_ready_and_cluster_info_say_whose_time_the_server_goes_by(shared_wire: Wire) -> None:
     shown = {"source": "process", "ahead_seconds": 0.0}
     assert shared_wire.call("GET", "/api/ready").ok()["checks"]["clock"] == {
@@ -188,3 +178,24 @@ def test_ready_and_cluster_info_say_whose_time_the_server_goes_by(shared_wire: W
         **shown,
     }
     assert shared_wire.call("GET", "/api/cluster/info").ok()["clock"] == shown
+
+
+def test_the_default_namespace_is_created(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'shop.db'}"
+    with a_wire(tmp_path, default_namespace="shop", store=store) as wire:
+        checks = wire.call("GET", "/api/ready").ok()["checks"]
+        assert checks["default_namespace"] == {"status": "ok", "namespace": "shop"}
+        assert wire.start()["namespace"] == "shop"
+        wire.register()
+        assert wire.take()["namespace"] == "shop"
+        assert wire.call("POST", "/events", {"name": "paid"}).status == 202
+        wire.restart()
+        assert wire.describe()["namespace"] == "shop"
+    # Another default later leaves what there was where it is.
+    with a_wire(tmp_path, default_namespace="depot", store=store) as wire:
+        wire.call("GET", "/api/ready").ok()
+        wire.control("GET", "/workflows/order-1").refused(404, "instance_not_found")
+        wire.control("GET", "/workflows/order-1", headers={"X-Namespace": "shop"}).ok()
+        wire.control("GET", "/workflows", headers={"X-Namespace": "default"}).ok()
+        nowhere = {"X-Namespace": "nowhere"}
+        wire.control("GET", "/workflows", headers=nowhere).refused(404, "namespace_not_found")

@@ -1,5 +1,6 @@
 """The parts list: the one place where real things are built."""
 
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -115,6 +116,8 @@ from perdure.web.auth import (
 )
 from perdure.web.message import Principal
 from perdure.web.routing import Router, Surface
+
+log = logging.getLogger(__name__)
 
 
 class Server:
@@ -398,7 +401,12 @@ class Server:
         await self.store.open()
         if self.neighbours is not None:
             await self.neighbours.open()
+        default = self.namespaces.default
         self.namespaces.known.update(await self.store.load_namespaces())
+        if default not in self.namespaces.known:
+            await self.store.add_namespace(default)
+            self.namespaces.known.add(default)
+            log.info("created namespace %s, which DW_DEFAULT_NAMESPACE names", default)
         await self.engine.open()
         await self.polling.open()
         await self.invoker.open()

@@ -1,5 +1,6 @@
 """Settings, from the environment and the command line. Documented in docs/settings.md."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -125,7 +126,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "PERDURE_SIGNING_KEY": "key that signs passes to runners that serve HTTP",
     "DW_SERVER_ID": "name of this server in cluster info",
-    "DW_DEFAULT_NAMESPACE": "namespace of requests that name none",
+    "DW_DEFAULT_NAMESPACE": "namespace of requests that name none; created at start",
     "DW_ENV_AUDIT_STRICT": "refuses to start with variables that have no effect",
     "DW_AUTH_DRIVER": "token, signature or none",
     "DW_AUTH_TOKEN": "one token for everything",
@@ -198,7 +199,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "processes": _integer(environment, "PERDURE_PROCESSES", 1, PROCESSES_MAX),
         "signing_key": environment.get("PERDURE_SIGNING_KEY") or None,
         "server_id": environment.get("DW_SERVER_ID") or None,
-        "default_namespace": environment.get("DW_DEFAULT_NAMESPACE") or None,
+        "default_namespace": _namespace(environment, "DW_DEFAULT_NAMESPACE"),
         "auth_driver": environment.get("DW_AUTH_DRIVER") or None,
         "auth_token": environment.get("DW_AUTH_TOKEN") or None,
         "poll_timeout": _seconds(environment, "DW_WORKER_POLL_TIMEOUT", 0, 60),
@@ -280,6 +281,16 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
             "PERDURE_REQUEST_MEMORY_BYTES_MAX is less than four bodies of DW_MAX_PAYLOAD_BYTES"
         )
     return settings
+
+
+def _namespace(environment: Mapping[str, str], name: str) -> str | None:
+    """The name of a namespace, in lower case as requests name it."""
+    value = environment.get(name, "").strip().lower()
+    if value and not _NAMESPACE.fullmatch(value):
+        raise SettingsError(
+            f"{name} is no name for a namespace: letters, digits and ._- only, at most 128"
+        )
+    return value or None
 
 
 def _bounds(environment: Mapping[str, str]) -> Bounds:
@@ -425,6 +436,7 @@ def _choice(environment: Mapping[str, str], name: str, *choices: str) -> str | N
     return text
 
 
+_NAMESPACE = re.compile(r"[a-z0-9._-]{1,128}", re.ASCII)
 _SWITCHED = {"0": False, "false": False, "no": False, "off": False}
 _SWITCHED |= {"1": True, "true": True, "yes": True, "on": True}
 

@@ -444,6 +444,9 @@ class PostgresStore:
     async def load_namespaces(self) -> list[str]:
         return [plain(row[0]) for row in await self._read("load_namespaces")]
 
+    async def add_namespace(self, name: str) -> None:
+        await self._read("add_namespace", name)
+
     async def load_lease_owners(self) -> list[tuple[str, str]]:
         return [(plain(row[0]), plain(row[1])) for row in await self._read("load_lease_owners")]
 

@@ -288,6 +288,9 @@ class SqliteStore:
     async def load_namespaces(self) -> list[str]:
         return [name for (name,) in self._ask("load_namespaces", ())]
 
+    async def add_namespace(self, name: str) -> None:
+        self._ask("add_namespace", (name,))
+
     async def load_lease_owners(self) -> list[tuple[str, str]]:
         return [(row[0], row[1]) for row in self._ask("load_lease_owners", ())]
 

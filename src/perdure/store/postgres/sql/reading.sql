@@ -230,6 +230,12 @@ select name
   from perdure.namespace
  order by name
 
+-- name: add_namespace
+-- Nothing happens if it is there, whoever made it.
+insert into perdure.namespace (name)
+values (:name::text)
+    on conflict do nothing
+
 -- name: load_ready_names
 select distinct namespace, queue, kind, name
   from perdure.ready

@@ -195,6 +195,11 @@ select name
   from namespace
  order by name
 
+-- name: add_namespace
+insert into namespace (name)
+values (:name)
+    on conflict do nothing
+
 -- name: load_ready_names
 select distinct namespace, queue, kind, name
   from ready
