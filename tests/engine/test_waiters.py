@@ -206,6 +206,7 @@ def test_who_comes_after_an_event_is_not_woken_by_its_later_pages(tmp_path: Path
     async def story(stage: Stage) -> None:
         early = sorted(await begin(stage, *[waiting()] * (PAGE + 5)))
         ingested = await send(stage)
+        stage.clock.jump(seconds=1)  # so that they stand behind the others
         late = await begin(stage, *[waiting()] * 3)
         await stage.play(Answer(early[0], a_wait(name="again")))
         assert await states(stage, early[-1]) == [StepState.WAITING]
@@ -227,6 +228,7 @@ def test_who_comes_in_the_same_beat_as_an_event_comes_after_it(
 ) -> None:
     async def story(stage: Stage) -> None:
         await begin(stage, *[waiting()] * (PAGE + 5))
+        stage.clock.jump(seconds=1)
         both = [Begin(waiting()), an_event()]
         replies = await stage.together(*(both if begins_first else reversed(both)))
         ((late,), ingested) = replies if begins_first else reversed(replies)
@@ -240,6 +242,20 @@ def test_who_comes_in_the_same_beat_as_an_event_comes_after_it(
     play(tmp_path / "p.db", story)
 
 
+def test_a_step_that_begins_to_wait_in_the_beat_of_an_event_comes_after_it(
+    tmp_path: Path,
+) -> None:
+    async def story(stage: Stage) -> None:
+        (run_id,) = await begin(stage, waiting(a_wait(), a_wait("go", name="go")))
+        assert (await send(stage, name="go")).woke == 1
+        _, ingested = await stage.together(Answer(run_id, a_wait(name="again")), an_event())
+        assert ingested.woke == 1
+        done, waits = StepState.FINISHED, StepState.WAITING
+        assert await states(stage, run_id) == [done, done, waits]
+
+    play(tmp_path / "p.db", story)
+
+
 @pytest.mark.parametrize("others", [0, PAGE + 5])
 @pytest.mark.parametrize("waits_first", [True, False])
 def test_a_run_that_emits_what_it_waits_for_does_not_wake_itself(
@@ -247,6 +263,7 @@ def test_a_run_that_emits_what_it_waits_for_does_not_wake_itself(
 ) -> None:
     async def story(stage: Stage) -> None:
         await begin(stage, *[waiting()] * others)
+        stage.clock.jump(seconds=1)
         pair = (a_wait(), an_emit())
         (run_id,) = await begin(stage, Begun(pair if waits_first else pair[::-1]))
         for key, _ in await REMAINDER.read_page(stage.store, NAMESPACE, limit=9):
@@ -395,7 +412,8 @@ def test_filters_that_fail_are_counted_once_over_all_pages(tmp_path: Path) -> No
         plain = a_wait(name="plain", where="event.data.missing > 0")
         trigger = a_wait(name="trigger", where="event.data.missing > trigger.data")
         good = a_wait(name="good")
-        both = [plain, trigger, good]
+        # The last wait of some run stands in another page than its first.
+        both = [good, trigger, plain]
         count = PAGE // 2
         await begin(stage, *[waiting(*both, data=1)] * count)
         ingested = await send(stage, {})
