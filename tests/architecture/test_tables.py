@@ -105,6 +105,7 @@ def test_the_web_layer_has_reasons_of_its_own() -> None:
         "headers_too_large",
         "request_timeout",
         "request_memory_full",
+        "server_stopping",
         "too_many_connections",
     }
 

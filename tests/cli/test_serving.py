@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import uvloop
+from websockets.sync.client import connect
 
 from perdure import __version__
 from perdure.cli.main import _parser, main
@@ -425,3 +426,33 @@ def test_what_was_acknowledged_survives_a_kill(store: str) -> None:
     with running("dev", "--port", "0", "--store", store) as server:
         assert call(server, "GET", "/workflows/kept").json()["status"] == "pending"
         assert server.stop() == 0
+
+
+def test_a_server_that_stops_says_so_until_what_it_began_has_ended(store: str) -> None:
+    order = {"name": "order", "triggers": [{"event": "order"}]}
+    with running("dev", "--store", store, "--port", "0") as server:
+        with connect(server.url.replace("http", "ws") + "/connect") as socket:
+            socket.recv()
+            payload = {"app": "shop", "protocolVersion": 1, "workflows": [order]}
+            socket.send(json.dumps({"type": "runner.register", "payload": payload}))
+            while not httpx.get(f"{server.url}/runners").json():
+                pass
+            httpx.post(f"{server.url}/events", json={"name": "order"}).raise_for_status()
+            asked = json.loads(socket.recv())
+            server.process.send_signal(signal.SIGTERM)
+            ready = httpx.get(f"{server.url}/readyz")
+            while ready.status_code == 200:
+                ready = httpx.get(f"{server.url}/readyz")
+            assert (ready.status_code, ready.json()["draining"]) == (503, True)
+            told = httpx.get(f"{server.url}/api/ready")
+            assert (told.status_code, told.json()["status"]) == (503, "not_ready")
+            assert httpx.get(f"{server.url}/healthz").status_code == 200
+            refused = httpx.get(f"{server.url}/runs")
+            assert (refused.status_code, refused.json()["reason"]) == (503, "server_stopping")
+            result = {"status": 200, "body": {"data": "done", "logs": []}}
+            answer = {"type": "invoke.result", "id": asked["id"], "payload": result}
+            socket.send(json.dumps(answer))
+        assert server.process.wait(PATIENCE_SECONDS) == 0
+    with running("dev", "--store", store, "--port", "0") as server:
+        (run,) = httpx.get(f"{server.url}/runs").json()
+        assert run["status"] == "succeeded"

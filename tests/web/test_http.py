@@ -474,6 +474,30 @@ def test_draining_closes_idle_connections_and_lets_the_others_finish(floor: Floo
     assert busy.read_to_end() == b""
 
 
+def test_while_it_drains_a_server_tells_its_health_and_begins_nothing_new(floor: Floor) -> None:
+    busy, early = floor.connect(), floor.connect()
+    busy.send(request("/wait/last", method="GET"))
+    floor.loop.until(lambda: "last" in floor.waiting)
+    early.send(b"POST /work HTTP/1.1\r\n")
+    floor.connections.is_draining = True
+
+    asking, working = floor.connect(), floor.connect()
+    asking.send(request("/health", method="GET"))
+    answer = asking.read_answer()
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    authorization = "Authorization: Bearer s3cret\r\n"
+    working.send(request("/work", body=b"1", headers=authorization))
+    early.send(request("/work", body=b"1", headers=authorization).partition(b"\r\n")[2])
+    for stream in (working, early):
+        answer = stream.read_answer()
+        answer.refused(503, "server_stopping")
+        assert answer.headers["retry-after"] == "5"
+        assert answer.headers["connection"] == "close"
+    assert floor.done == []
+    floor.waiting["last"].set_result(None)
+    assert busy.read_answer().ok() == {"waited": "last"}
+
+
 def test_draining_does_not_wait_for_ever(floor: Floor) -> None:
     stuck = floor.connect()
     stuck.send(request("/wait/stuck", method="GET"))

@@ -276,7 +276,7 @@ class Server:
         )
         # What may not come in a body is uploaded, however small it is.
         policy = storage_policy(min(settings.external_payload_threshold, bounds.payload_bytes_max))
-        discovery = Discovery(
+        self.discovery = discovery = Discovery(
             self.store_watch,
             clock,
             self.namespaces,
@@ -438,7 +438,7 @@ class Server:
 
     def drain(self) -> None:
         """Answer everybody who only waits, and begin nothing new."""
-        self.catalogue.is_draining = True
+        self.catalogue.is_draining = self.discovery.is_draining = True
         self.runners.release_all()
         self.yard.release_all()
         self.desk.release_all()

@@ -150,14 +150,16 @@ async def _listen_and_serve(
     if supervised:
         loop.remove_reader(sys.stdin.fileno())
     log.info("draining")
-    for accepted in accepting:
-        accepted.close()
-    sweeping.cancel()
+    # Whoever asks whether we are ready shall hear that we are not, and not that nobody is here:
+    # new connections are accepted to the end, and all but the public routes are refused on them.
     # Known before the first answer: some are on their way as soon as they are decided.
     connections.is_draining = True
     server.drain()
     await server.invoker.finish_all(DRAIN_SECONDS / 2)
     await connections.drain(DRAIN_SECONDS / 2)
+    for accepted in accepting:
+        accepted.close()
+    sweeping.cancel()
 
 
 def configure_logging(level: str) -> None:

@@ -372,6 +372,8 @@ class HttpConnection(asyncio.Protocol):
         self._exchange.admit(request)
         if self.is_excess and request.refusal is None:
             self._require_served(request)
+        if connections.is_draining and request.refusal is None:
+            self._require_public(request)
         if request.body_bytes and request.refusal is None:
             memory = connections.memory
             held = memory.held + request.body_bytes
@@ -454,6 +456,13 @@ class HttpConnection(asyncio.Protocol):
         if not request.is_known and not is_bare:
             self._connections.refused += 1
             request.refusal = _no_room()
+
+    def _require_public(self, request: Request) -> None:
+        """While the server stops, nothing new is begun; whoever asks for its health is told so."""
+        route = request.route
+        assert route is not None
+        if route.roles is not PUBLIC:
+            request.refusal = HttpError(503, "server_stopping", "the server is stopping", *_RETRY)
 
     def _reserve(self, request: Request, size: int) -> None:
         memory = self._connections.memory

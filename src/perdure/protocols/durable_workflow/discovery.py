@@ -33,6 +33,7 @@ class Discovery:
         self._storage_policy = storage_policy
         self._retention = retention
         self._auth_driver = auth_driver
+        self.is_draining = False
 
     async def health(self, request: Request) -> Response:
         trouble = await self._store_watch.trouble()
@@ -59,11 +60,14 @@ class Discovery:
             "clock": {"status": "ok", **clock_view(self._clock)},
         }
         ok = all(check["status"] == "ok" for check in checks.values())
-        body = {
+        ok = ok and not self.is_draining
+        body: dict[str, Any] = {
             "status": "ready" if ok else "not_ready",
             "timestamp": instant.text(self._clock.now()),
             "checks": checks,
         }
+        if self.is_draining:
+            body["draining"] = True
         return self._surface.answer(200 if ok else 503, body)
 
     async def cluster_info(self, request: Request) -> Response:
