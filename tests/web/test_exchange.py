@@ -258,3 +258,16 @@ def test_a_handler_that_refuses_before_it_waits_is_a_refusal() -> None:
     desk.ask()
 
     assert desk.statuses == [422]
+
+
+def test_a_handler_is_told_once_that_its_client_is_gone() -> None:
+    request, told = Request("GET", b"/", {}), list[str]()
+    request.watch(lambda: told.append("early"))
+
+    request.went_away()
+    request.went_away()
+    assert told == ["early"]
+    assert request.is_gone
+
+    request.watch(lambda: told.append("late"))
+    assert told == ["early", "late"]

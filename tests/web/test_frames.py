@@ -147,3 +147,16 @@ def test_a_length_is_written_as_shortly_as_can_be(head: bytes) -> None:
 def test_lengths_at_their_edges_are_read(size: int) -> None:
     whole = masked(frames.BINARY, bytes(size))
     assert read(whole, most=100_000) == [(frames.BINARY, bytes(size))]
+
+
+@pytest.mark.parametrize(
+    ("size", "head"),
+    [
+        (125, b"\x82\x7d"),
+        (126, b"\x82\x7e\x00\x7e"),
+        (65_535, b"\x82\x7e\xff\xff"),
+        (65_536, b"\x82\x7f\0\0\0\0\0\x01\0\0"),
+    ],
+)
+def test_the_head_of_what_is_sent_tells_its_length(size: int, head: bytes) -> None:
+    assert frames.frame(frames.BINARY, bytes(size)) == head + bytes(size)

@@ -242,6 +242,17 @@ def test_the_oldest_idle_stranger_makes_room(small: Floor) -> None:
     worker.read_answer().ok()
 
 
+def test_who_is_served_without_a_credential_stays_a_stranger(small: Floor) -> None:
+    first = small.connect()
+    first.send(request(body=b"1"))
+    first.read_answer().ok()
+    opened(small, 2)
+
+    opened(small, 1)
+
+    assert first.read_to_end() == b""
+
+
 def test_beyond_the_bound_only_health_and_known_clients_are_served() -> None:
     with a_floor(lean=True, limits=ConnectionLimits(2, 2)) as floor:
         held = [known(floor, name) for name in ("a", "b")]
@@ -277,6 +288,7 @@ def test_far_beyond_the_bound_connections_are_refused_at_once(
             stream.send(request(f"/wait/x{number}", method="GET"))
             floor.loop.until(lambda number=number: f"x{number}" in floor.waiting)  # type: ignore[misc]
 
+        assert floor.connections.count == 10
         one_more = floor.connect()
 
         assert b"503 Service Unavailable" in one_more.read_to_end()

@@ -30,6 +30,7 @@ class Application:
         self.router = router
         self.body_bytes_max = body_bytes_max
         self._authenticator = authenticator
+        self._needs_body = authenticator.needs_body
         self._surface_of = surface_of
         self._translate = translate
         self._compression_bytes_min = compression_bytes_min
@@ -60,11 +61,10 @@ class Application:
         if request.is_upgrade and not route.upgrades:
             raise HttpError(400, "upgrade_not_supported", "this path cannot be upgraded")
         if route.roles is not PUBLIC:
-            authenticator = self._authenticator
-            if authenticator.needs_body and authenticator.is_of_body(request):
+            if self._needs_body and self._authenticator.is_of_body(request):
                 request.awaits_body = True
                 return
-            request.principal = authenticator.authenticate(request)
+            request.principal = self._authenticator.authenticate(request)
             request.is_known = True
             require_role(request.principal, route.roles)
         route.surface.admit(request)

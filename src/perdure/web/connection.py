@@ -355,7 +355,7 @@ class HttpConnection(asyncio.Protocol):
             headers,
             keep_alive=parser.should_keep_alive() and not self.is_excess,
         )
-        if b"close" in headers.get(b"connection", b"").lower():
+        if b"connection" in headers and b"close" in headers[b"connection"].lower():
             # Whatever else it says; the parser does not see that in HTTP/1.0.
             request.keep_alive = False
         if is_upgrade:
