@@ -242,3 +242,51 @@ def test_a_name_that_leads_inside_later_is_not_posted_to(wire: Wire, served: Ser
     wire.until(lambda: names.asked > 0)
     wire.until(lambda: not wire.server.serve._posting)
     assert served.connections == 0
+
+
+def test_a_runner_that_cannot_fetch_gets_memos_of_many_megabytes(
+    wire: Wire, served: ServedRunner
+) -> None:
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    for number in range(4):
+        served.next().answer(206, {"opcodes": [ran(f"s{number}", "x" * 700_000)]})
+
+    post = served.next()
+
+    assert "offload" not in post.body["ctx"]
+    assert [memo["data"] for memo in post.body["steps"].values()] == ["x" * 700_000] * 4
+    post.answer(200, {"data": 1})
+    settled(wire, run_id, "succeeded")
+
+
+def test_a_memo_beyond_what_may_be_posted_fails_the_run(
+    wire: Wire, served: ServedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.protocols.durablex.serve.SERVED_PASS_BYTES_MAX", 1_000_000)
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    for number in range(2):
+        served.next().answer(206, {"opcodes": [ran(f"s{number}", "x" * 700_000)]})
+
+    assert settled(wire, run_id, "failed")["error"]["reason"] == "memo_too_large"
+
+
+def test_a_served_runner_fetches_what_it_is_referred_to(wire: Wire, served: ServedRunner) -> None:
+    """What it can do may change with a registration of the same workflows."""
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    served.next().answer(206, {"opcodes": [ran("s", "x" * 700_000)]})
+    post = served.next()
+    served.register(workflow("order"), offload=True)
+    post.answer(206, {"opcodes": [ran("t", 1)]})
+
+    post = served.next()
+
+    large, small = post.body["steps"].values()
+    assert small == {"data": 1}
+    assert large["ref"]["size"] == 700_002
+    answer = wire.call("GET", f"/runs/{run_id}/payloads/{large['ref']['id']}")
+    assert json.loads(answer.content) == "x" * 700_000
+    post.answer(200, {"data": 1})
+    settled(wire, run_id, "succeeded")
