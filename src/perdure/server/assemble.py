@@ -53,6 +53,7 @@ from perdure.protocols.durable_workflow.message_streams import MessageStreams
 from perdure.protocols.durable_workflow.prepared import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
 from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.refusals import Refusals
 from perdure.protocols.durable_workflow.retention import SystemRetention, retention_view
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.services import Services
@@ -222,7 +223,8 @@ class Server:
             bounds=bounds,
         )
         control_surface = ControlSurface(self.namespaces)
-        worker_surface = WorkerSurface(self.namespaces, lambda: capabilities)
+        refusals = Refusals()
+        worker_surface = WorkerSurface(self.namespaces, lambda: capabilities, clock, refusals)
         discovery_surface = DiscoverySurface(self.namespaces)
         control = ControlPlane(
             self.engine,
@@ -233,6 +235,7 @@ class Server:
             poll_timeout=settings.poll_timeout,
             can_query=asking.can_ask,
             bounds=bounds,
+            refusals=refusals,
         )
         queries = QueryPlane(
             self.engine,

@@ -102,7 +102,9 @@ class Activities:
             naming(request, operation)
         )
         run = await self._engine.store.read_run(started.run_id)
-        assert run is not None
+        if run is None:
+            # A repeated start of an activity that was pruned meanwhile.
+            raise ActivityNotFound(f"activity of run {started.run_id} does not exist")
         answer = {
             **_view(run),
             "command_status": "accepted",
@@ -149,7 +151,8 @@ class Activities:
         if not siblings or siblings[-1].hosted is None:
             raise ActivityNotFound(f"activity {instance.workflow_id[:128]} does not exist")
         run = await self._engine.store.read_run(siblings[-1].run_id)
-        assert run is not None
+        if run is None:
+            raise ActivityNotFound(f"activity {instance.workflow_id[:128]} does not exist")
         after = max(run.history_count - limits.ATTEMPT_EVENTS_SHOWN_MAX, 0)
         events = await self._engine.store.read_history(
             run.run_id, after, limits.ATTEMPT_EVENTS_SHOWN_MAX

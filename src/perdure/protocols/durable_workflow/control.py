@@ -22,7 +22,7 @@ from perdure.core.rejection import (
 from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import StartRequest
-from perdure.core.run.state import Run
+from perdure.core.run.state import Run, workflow_task_id
 from perdure.dispatch.watching import Watchers
 from perdure.engine.beat import Engine
 from perdure.engine.control import (
@@ -50,6 +50,7 @@ from perdure.protocols.durable_workflow.payloads import (
     frame_of_envelope,
 )
 from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.refusals import Refusals, Refused
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.protocols.durable_workflow.tracing import read_carrier
@@ -76,8 +77,10 @@ class ControlPlane:
         poll_timeout: int,
         can_query: Callable[[Run], bool],
         bounds: Bounds,
+        refusals: Refusals,
     ) -> None:
         self._engine = engine
+        self._refusals = refusals
         self._can_query = can_query
         self._clock = clock
         self._ids = ids
@@ -200,24 +203,25 @@ class ControlPlane:
 
     async def describe(self, request: Request) -> Response:
         siblings = await self._siblings(request)
-        run = await self._read(siblings[-1].run_id)
+        run = await self._engine.store.read_run(siblings[-1].run_id)
         for _ in range(_FOLLOWED_RUNS):
-            if run.continued_to_run_id is None:
+            if run is not None and run.continued_to_run_id is None:
                 break
-            # It went on between the two reads: the end of a link is not the end of the chain.
+            # It went on between the two reads, or was pruned: the end of a link is not the end
+            # of the chain.
             siblings = await self._siblings(request)
-            run = await self._read(siblings[-1].run_id)
+            run = await self._engine.store.read_run(siblings[-1].run_id)
+        if run is None:
+            raise _gone(siblings[-1])
         return await self._described(request, "describe", run, siblings)
 
     async def describe_run(self, request: Request) -> Response:
         siblings = await self._siblings(request)
-        run = await self._read(self._require_run(request, siblings).run_id)
+        known = self._require_run(request, siblings)
+        run = await self._engine.store.read_run(known.run_id)
+        if run is None:
+            raise _gone(known)
         return await self._described(request, "describe_run", run, siblings)
-
-    async def _read(self, run_id: str) -> Run:
-        run = await self._engine.store.read_run(run_id)
-        assert run is not None
-        return run
 
     async def _described(
         self, request: Request, operation: str, run: Run, siblings: list[Run]
@@ -231,8 +235,15 @@ class ControlPlane:
             can_query=self._can_query,
             bounds=self._bounds,
             budget=self._budget,
+            refused=self._refused(run),
         )
         return self.surfaces[operation].answer(request, 200, view)
+
+    def _refused(self, run: Run) -> Refused | None:
+        """What was said against the reports on the task that an open run stands at."""
+        if run.is_closed or run.task is None:
+            return None
+        return self._refusals.find(workflow_task_id(run, run.task))
 
     async def list_runs(self, request: Request) -> Response:
         siblings = await self._siblings(request)
@@ -262,6 +273,8 @@ class ControlPlane:
             events = await self._await_events(request, run, after, size + 1)
         else:
             events = await self._engine.store.read_history(run.run_id, after, size + 1)
+        if not events and run.history_count > after and await self._is_gone(run):
+            raise _gone(run)
         page = events[:size]
         token = tokens.history_token(after + size) if len(events) > size else None
         if token is None and waits and not run.is_closed:
@@ -274,6 +287,9 @@ class ControlPlane:
             "next_page_token": token,
         }
         return self.surfaces["history"].answer(request, 200, answer)
+
+    async def _is_gone(self, run: Run) -> bool:
+        return await self._engine.store.read_run(run.run_id) is None
 
     async def _await_events(
         self, request: Request, run: Run, after: int, limit: int
@@ -399,3 +415,8 @@ def _flag(query: dict[str, str], name: str) -> bool:
     if told is None:
         raise InvalidRequest(name, "must be true or false")
     return told
+
+
+def _gone(run: Run) -> RunNotFound:
+    """A run that was pruned after it had been found."""
+    return RunNotFound(f"run {run.run_id} of workflow {run.workflow_id[:128]} does not exist")

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.limits import INBOX_RETRY_AFTER_SECONDS
 from perdure.core.rejection import InboxFull, Rejection
@@ -16,6 +17,7 @@ from perdure.protocols.durable_workflow.manifests import (
     WORKER_PROTOCOL_VERSION,
 )
 from perdure.protocols.durable_workflow.reasons import STATUS_BY_REJECTION
+from perdure.protocols.durable_workflow.refusals import Refusals
 from perdure.protocols.durable_workflow.response_contract import (
     BLOCK_SCHEMA,
     PROJECTED_FIELDS,
@@ -65,6 +67,10 @@ def _wire(details: dict[str, object]) -> dict[str, Any]:
         key: instant.text(value) if key.endswith("_at") and isinstance(value, int) else value
         for key, value in details.items()
     }
+
+
+_OF_REPORTS = (400, 409, 413, 422)
+"""How reports are refused for what they say."""
 
 
 class Namespaces:
@@ -180,8 +186,16 @@ class WorkerSurface:
 
     _HEADERS = ((WORKER_HEADER, WORKER_PROTOCOL_VERSION.encode()),)
 
-    def __init__(self, namespaces: Namespaces, capabilities: Callable[[], dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        namespaces: Namespaces,
+        capabilities: Callable[[], dict[str, Any]],
+        clock: Clock,
+        refusals: Refusals,
+    ) -> None:
         self._namespaces = namespaces
+        self._clock = clock
+        self._refusals = refusals
         envelope = {
             "protocol_version": WORKER_PROTOCOL_VERSION,
             "server_capabilities": capabilities(),
@@ -232,10 +246,17 @@ class WorkerSurface:
         if "errors" in body:
             body["validation_errors"] = body["errors"]
         if "task_id" in request.params:
+            self._note(request, error)
             body = {"task_id": request.params["task_id"], **refused_report(request, error), **body}
         response = self.answer(error.status, body)
         response.headers = (*self._HEADERS, *error.headers)
         return response
+
+    def _note(self, request: Request, error: HttpError) -> None:
+        """Remember what a worker reported in vain: it will report it again."""
+        if error.status in _OF_REPORTS and request.path.endswith(b"/complete"):
+            task_id = request.params["task_id"]
+            self._refusals.note(task_id, error.reason, error.message, self._clock.now())
 
 
 @lru_cache(maxsize=256)

@@ -18,6 +18,7 @@ from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, bucket
 from perdure.protocols.durable_workflow.history_pages import budget_members
 from perdure.protocols.durable_workflow.payloads import shown
+from perdure.protocols.durable_workflow.refusals import Refused
 from perdure.store.interface import Store
 
 
@@ -65,7 +66,12 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def waiting(run: Run, staffing: Staffing | None, damage: str | None = None) -> dict[str, Any]:
+def waiting(
+    run: Run,
+    staffing: Staffing | None,
+    damage: str | None = None,
+    refused: Refused | None = None,
+) -> dict[str, Any]:
     """What an open run waits for, in words and as a typed member."""
     cause = next_cause(run, staffing, damage)
     if cause is None:
@@ -73,11 +79,36 @@ def waiting(run: Run, staffing: Staffing | None, damage: str | None = None) -> d
     member = msgspec.to_builtins(cause)
     if cause.until is not None:
         member["until"] = instant.text(cause.until)
+    text = cause.text
+    if refused is not None:
+        text = f"{_before_staffing(run, text)}; {_in_words(refused)}"
+        member["text"] = text
+        member["refusals"] = {
+            **msgspec.structs.asdict(refused),
+            "last_at": instant.text(refused.last_at),
+        }
     return {
         "wait_kind": _WAIT_KINDS.get(cause.kind, cause.kind),
-        "wait_reason": cause.text,
+        "wait_reason": text,
         "next_cause": member,
     }
+
+
+def _before_staffing(run: Run, text: str) -> str:
+    """What a cause says, without the claim that nobody came: somebody did, and was refused."""
+    return text.partition("; no worker of queue")[0] if run.task is not None else text
+
+
+def _in_words(refused: Refused) -> str:
+    many = (
+        "a completion of it was"
+        if refused.count == 1
+        else (f"{refused.count} completions of it were")
+    )
+    return (
+        f"{many} refused, the last at {instant.text(refused.last_at)}: "
+        f"{refused.reason}: {refused.message}"
+    )
 
 
 async def description(
@@ -89,6 +120,7 @@ async def description(
     can_query: Callable[[Run], bool],
     bounds: Bounds,
     budget: HistoryBudget,
+    refused: Refused | None = None,
 ) -> dict[str, Any]:
     """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
     is_current = siblings[-1].run_id == run.run_id
@@ -132,7 +164,7 @@ async def description(
     else:
         view["output"] = None
     # What was just read may be damaged, so this comes last.
-    return view | waiting(run, staffing, store.damaged.of(run.run_id))
+    return view | waiting(run, staffing, store.damaged.of(run.run_id), refused)
 
 
 async def _intact(reading: Awaitable[list[bytes]]) -> list[bytes]:

@@ -38,7 +38,7 @@ from perdure.engine.run_control import (
 from perdure.protocols.durablex.listing import find_runs, finished, read_filter
 from perdure.protocols.durablex.paging import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
-from perdure.protocols.durablex.runs import Runs
+from perdure.protocols.durablex.runs import Runs, no_run
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import carried_before, facts_of
 from perdure.protocols.durablex.views import arguments_of
@@ -160,6 +160,8 @@ class RunControl:
     ) -> Response:
         step = body.step
         events = await self._engine.store.read_history(source.run_id, 0, HISTORY_READ_MAX)
+        if not events:
+            raise no_run(source.run_id)
         told = carried_before(facts_of(events), step)
         if told is None:
             raise bad_request(f"run {source.run_id} has no step {step[:64]}")
@@ -254,6 +256,8 @@ class RunControl:
         dedupe_id: str | None = None,
     ) -> str:
         first = await self._engine.store.read_history(source.run_id, 0, 1)
+        if not first:
+            raise no_run(source.run_id)
         arguments = arguments_of(first[0])
         if data is not None:
             arguments = event_arguments(push_of(source).event_name, data)

@@ -196,6 +196,9 @@ async def _mentions(store: Store, run: Run, text: str) -> bool:
     if failure is not None and text in _readable(failure):
         return True
     first = await store.read_history(run.run_id, 0, 1)
+    if not first:
+        # It was pruned after it had been found.
+        return False
     if text in _readable(input_of(first[0])):
         return True
     if not run.is_closed:

@@ -80,6 +80,9 @@ class Runs:
         """A run with its payloads."""
         view = run_view(run)
         first = await self._store.read_history(run.run_id, 0, 1)
+        if not first:
+            # It was pruned after it had been found.
+            raise no_run(run.run_id)
         view["input"] = input_of(first[0])
         view |= waiting_view(run)
         near = near_results(run, self._bounds)
@@ -99,8 +102,12 @@ class Runs:
         """A push run of the namespace of a request."""
         run = await self._store.read_run(run_id)
         if run is None or run.namespace != request.namespace or run.dialect is not Dialect.PUSH:
-            raise HttpError(404, "run_not_found", f"there is no run {run_id[:64]}")
+            raise no_run(run_id)
         return run
 
     async def _facts(self, run: Run) -> list[Fact]:
         return facts_of(await self._store.read_history(run.run_id, 0, HISTORY_READ_MAX))
+
+
+def no_run(run_id: str) -> HttpError:
+    return HttpError(404, "run_not_found", f"there is no run {run_id[:64]}")
