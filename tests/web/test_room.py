@@ -188,6 +188,18 @@ def test_bodies_of_all_connections_have_one_bound(small: Floor) -> None:
     small.loop.until(lambda: small.connections.memory.held == 0)
 
 
+def test_heads_that_are_not_complete_count_until_they_are(small: Floor) -> None:
+    stream = small.connect()
+    whole = request(method="GET", headers=f"X-Long: {'a' * 1_000}\r\n")
+    stream.send(whole[:-4])
+    small.loop.until(lambda: small.connections.memory.held >= 1_000)
+
+    stream.send(whole[-4:])
+
+    stream.read_answer().ok()
+    assert small.connections.memory.held == 0
+
+
 def test_chunked_bodies_count_as_they_grow(small: Floor) -> None:
     small.app.body_bytes_max = 2_000_000
     stream = small.connect()
