@@ -43,3 +43,14 @@ def test_a_run_that_is_too_large_stays() -> None:
 def test_what_is_no_run_is_refused(nonsense: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         unpack_run(nonsense)
+
+
+def test_a_run_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its row may be as wide as ours, or its fields may be said to be ours."""
+    packed = pack_run(a_run(), 1_000_000)
+    assert packed is not None
+    for name, value in (("carrying._FORM", 7), ("rows.ROW_WIDTH", 13)):
+        with monkeypatch.context() as patched:
+            patched.setattr(f"perdure.store.{name}", value)
+            with pytest.raises(msgspec.ValidationError, match="another form"):
+                unpack_run(packed)

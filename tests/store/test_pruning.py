@@ -64,6 +64,7 @@ def test_a_run_is_removed_as_it_was_found_or_not_at_all(keep: Keep) -> None:
         keep.commit(store, run)
         (row,) = keep.run(store.find_rows([run.run_id]))
         keep.run(store.release())
+        assert row[:4] == (run.run_id, "default", "closed", run.closed_at)
         if store.is_shared:
             with pytest.raises(Conflict):
                 keep.run(store.commit(Changes(gone=[row._replace(version=row.version + 1)])))
