@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from perdure.core.payload import Frame, encode
+from perdure.store.interface import QueueKey
 from tests.support.http import (
     CONTROL_VERSION,
     WORKER_VERSION,
@@ -427,5 +428,24 @@ def test_a_worker_that_polls_for_all_kinds_at_once_is_left_alone(php: Php) -> No
     assert wire.server.turns.ended_count == 0
     wire.start("order-2")
     assert workflow.answer().ok()["poll_status"] == "leased"
+    workflow = wire.park("/workflow-tasks/poll", poll)
+    assert workflow.is_waiting
     wire.report_attempt(first, "complete", result=None).ok()
     assert wire.server.turns.ended_count == 0
+
+
+def test_a_look_that_finds_nothing_sends_the_worker_on(php: Php) -> None:
+    """What the node knew to be ready was taken by somebody else."""
+    wire = php.wire
+    php.send("register a worker").ok(201)
+    php.look_around()
+    wire.register("w2")
+    wire.start()
+    task = wire.take(worker_id="w2")
+    wire.complete(task, schedule_activity())
+    php.wire.server.yard.suspect(QueueKey("default", "q", "workflow"), {"Order"})
+
+    assert php.park("poll for a workflow task").answer().ok()["poll_status"] == "empty"
+
+    assert wire.server.turns.ended_count == 1
+    assert php.take("activity")["activity_type"] == "charge"
