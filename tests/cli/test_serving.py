@@ -394,7 +394,7 @@ def parked(server: Running, path: str, body: dict[str, Any]) -> "Future[bytes]":
     connection.settimeout(PATIENCE_SECONDS)
     content = json.dumps(body).encode()
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nX-Durable-Workflow-Protocol-Version: 1.20\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Durable-Workflow-Protocol-Version: 1.20\r\n"
         f"Content-Type: application/json\r\nExpect: 100-continue\r\n"
         f"Content-Length: {len(content)}\r\n\r\n"
     )

@@ -170,7 +170,7 @@ def parked(server: ServerProcess) -> socket.socket:
     connection.settimeout(PATIENCE_SECONDS)
     content = json.dumps({"worker_id": "w1", "task_queue": "q", "timeout_seconds": 60}).encode()
     head = (
-        "POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: x\r\n"
+        "POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
         "X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
         f"Expect: 100-continue\r\nContent-Length: {len(content)}\r\n\r\n"
     )

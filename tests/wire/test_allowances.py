@@ -163,7 +163,7 @@ def test_a_lease_that_nobody_received_makes_room(limited: MakeWire) -> None:
     stream = wire.stream()
     body = b'{"worker_id":"w1","task_queue":"q","timeout_seconds":30}'
     stream.send(
-        b"POST /api/worker/activity-tasks/poll HTTP/1.1\r\nHost: x\r\n"
+        b"POST /api/worker/activity-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
         b"X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n" % len(body) + body
     )

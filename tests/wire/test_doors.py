@@ -163,7 +163,7 @@ def test_the_attempts_of_these_tests_succeed_without_faults(wire: Wire) -> None:
 
 def test_a_body_is_too_large_by_its_announced_and_by_its_real_size(guarded: Wire) -> None:
     whole = b'{"workflow_type": "%s"}' % (b"x" * BODY_BYTES_MAX)
-    head = b"POST /api/workflows HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /api/workflows HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with guarded.nothing_changes():
         announced = guarded.stream()
         announced.send(head + b"Content-Length: %d\r\n\r\n" % len(whole))
@@ -560,7 +560,8 @@ def test_a_missing_version_of_the_control_plane_is_refused(shared_wire: Wire) ->
 def test_the_version_of_the_control_plane_may_have_blanks_around_it(shared_wire: Wire) -> None:
     stream = shared_wire.stream()
     stream.send(
-        f"GET /api/workflows HTTP/1.1\r\nHost: x\r\n{CONTROL_VERSION}:  2  \r\n\r\n".encode()
+        f"GET /api/workflows HTTP/1.1\r\nHost: localhost\r\n"
+        f"{CONTROL_VERSION}:  2  \r\n\r\n".encode()
     )
     stream.read_answer().ok()
 
@@ -655,7 +656,7 @@ def test_answers_are_compressed_for_clients_that_ask(shared_wire: Wire) -> None:
     ):
         stream = shared_wire.stream()
         stream.send(
-            b"GET /api/cluster/info HTTP/1.1\r\nHost: x\r\nAccept-Encoding: %s\r\n\r\n"
+            b"GET /api/cluster/info HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: %s\r\n\r\n"
             % accept.encode()
         )
         answer = stream.read_answer()
@@ -675,3 +676,75 @@ def test_compression_can_be_switched_off_and_is_then_not_promised(tmp_path: Path
     info = answer.ok()
     assert info["capabilities"]["response_compression"] == []
     assert info["worker_protocol"]["server_capabilities"]["response_compression"] == []
+
+
+def test_without_credentials_a_page_of_another_site_neither_reads_nor_writes(wire: Wire) -> None:
+    event = {"name": "order.created"}
+    for path, body in (("/events", event), ("/api/workflows", {"workflow_type": "Order"})):
+        for headers, reason in (
+            ({"Host": "evil.example"}, "host_not_allowed"),
+            ({"Origin": "https://evil.example"}, "origin_not_allowed"),
+            ({"Origin": "null", "Content-Type": "text/plain"}, "origin_not_allowed"),
+        ):
+            with wire.nothing_changes():
+                answer = wire.call("POST", path, body, headers=headers)
+            assert (answer.status, answer.body["reason"]) == (403, reason)
+    answer = wire.call("GET", "/runs", headers={"Host": "evil.example"})
+    assert (answer.status, answer.body["reason"]) == (403, "host_not_allowed")
+
+
+def test_without_credentials_a_socket_of_another_site_is_refused(wire: Wire) -> None:
+    stream = wire.stream()
+    stream.send(
+        b"GET /connect HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n"
+        b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    assert stream.read_answer().status == 403
+
+
+def test_a_server_with_credentials_answers_to_any_name(tmp_path: Path) -> None:
+    with a_wire(tmp_path, auth_driver="token", auth_token="t" * 32) as wire:
+        headers = {
+            "Host": "perdure.example",
+            "Origin": "https://else.example",
+            "Authorization": "Bearer " + "t" * 32,
+        }
+        assert wire.call("POST", "/events", {"name": "order.created"}, headers=headers).status < 300
+
+
+def test_requests_without_a_valid_credential_are_counted_and_logged_now_and_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "t" * 32
+    with a_wire(tmp_path, auth_driver="token", auth_token=secret) as wire:
+        for number in range(5):
+            headers = {"Authorization": f"Bearer guess-{number}"}
+            assert wire.call("GET", "/runs", headers=headers).status == 401
+        assert wire.call("GET", "/runs").status == 401
+        failed = wire.server.app.failed_logins
+        assert failed.count == 6
+
+        for _ in range(3):
+            wire.connections.check_all()
+        lines = [line for line in caplog.messages if "valid credential" in line]
+        assert lines == [
+            "refused 6 requests without a valid credential, the latest from 127.0.0.1 to GET "
+            "/runs; 6 since the start"
+        ]
+
+        wire.call("GET", "/runs")
+        wire.connections.check_all()
+        wire.call("GET", "/runs")
+        wire.connections.check_all()
+        wire.connections.check_all()
+        wire.connections.check_all()
+        lines = [line for line in caplog.messages if "valid credential" in line]
+        assert len(lines) == 3
+        assert lines[1].startswith("refused 1 requests")
+        assert lines[2].startswith("refused 1 requests")
+        assert lines[2].endswith("8 since the start")
+        assert "guess" not in caplog.text
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert wire.call("GET", "/runs", headers=headers).status == 200
+        assert failed.count == 8

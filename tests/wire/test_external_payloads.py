@@ -118,7 +118,7 @@ def test_the_limit_of_uploads_is_their_own(tmp_path: Path) -> None:
         with wire.nothing_changes():
             stream = wire.stream()
             stream.send(
-                b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+                b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
                 b"Content-Length: %d\r\n\r\n"
                 % (UPLOAD.encode(), limits.EXTERNAL_PAYLOAD_BYTES_MAX + 1)
             )

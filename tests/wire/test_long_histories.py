@@ -122,7 +122,8 @@ def a_bare_poll(wire: Wire, **members: Any) -> Stream:
     content = json.dumps(body).encode()
     stream = wire.stream()
     stream.send(
-        f"POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: x\r\n{WORKER_VERSION}: 1.20\r\n"
+        f"POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
+        f"{WORKER_VERSION}: 1.20\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n".encode()
         + content
     )

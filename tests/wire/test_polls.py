@@ -596,7 +596,8 @@ def a_bare_poll(wire: Wire, kind: str) -> Stream:
     stream = wire.stream()
     body = json.dumps(polled(timeout_seconds=60)).encode()
     stream.send(
-        f"POST /api/worker/{kind}-tasks/poll HTTP/1.1\r\nHost: x\r\n{WORKER_VERSION}: 1.20\r\n"
+        f"POST /api/worker/{kind}-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
+        f"{WORKER_VERSION}: 1.20\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode()
         + body
     )

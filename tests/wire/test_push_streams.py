@@ -24,7 +24,7 @@ from tests.support.runner import (
 def listen(wire: Wire, path: str, headers: str = "") -> Stream:
     """A stream whose head has come."""
     stream = wire.stream()
-    stream.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode())
+    stream.send(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n".encode())
     head = stream.read_until(b"\r\n\r\n")
     assert b"200 OK" in head, head
     assert b"text/event-stream" in head

@@ -455,7 +455,7 @@ def test_a_reader_who_leaves_gives_up_its_place(wire: Wire) -> None:
     path = f"/api/workflows/order-1/runs/{started['run_id']}/history"
     stream = wire.stream()
     stream.send(
-        f"GET {path}?wait_new_event=1&next_page_token=Mg== HTTP/1.1\r\nHost: x\r\n"
+        f"GET {path}?wait_new_event=1&next_page_token=Mg== HTTP/1.1\r\nHost: localhost\r\n"
         f"{CONTROL_VERSION}: 2\r\n\r\n".encode()
     )
     wire.until(lambda: wire.server.watchers._count == 1)

@@ -346,7 +346,7 @@ def test_updates_without_a_request_id_are_all_new(wire: Wire, waiting: Json) -> 
 def test_a_caller_who_leaves_takes_no_room(wire: Wire, waiting: Json) -> None:
     stream = wire.stream()
     stream.send(
-        b"POST /api/workflows/order-1/update/add HTTP/1.1\r\nHost: x\r\n"
+        b"POST /api/workflows/order-1/update/add HTTP/1.1\r\nHost: localhost\r\n"
         b"Content-Type: application/json\r\nContent-Length: 24\r\n"
         + f"{CONTROL_VERSION}: 2\r\n\r\n".encode()
         + b'{"wait_for":"completed"}'

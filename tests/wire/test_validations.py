@@ -349,7 +349,7 @@ def test_a_poll_that_is_gone_keeps_no_validation(wire: Wire, waiting: Json) -> N
     stream = wire.stream()
     body = b'{"worker_id":"w1","task_queue":"q","task_kinds":["update_validation"]}'
     stream.send(
-        b"POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: x\r\n"
+        b"POST /api/worker/workflow-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
         b"X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
         + f"Content-Length: {len(body)}\r\n\r\n".encode()
         + body

@@ -24,6 +24,7 @@ from perdure.server.settings import (
     sqlite_path,
 )
 from perdure.server.siblings import family_of
+from perdure.server.startup_warnings import startup_warnings
 from perdure.server.stores import make_end, make_store
 from perdure.server.supervise import Supervisor, inherited_listener
 from perdure.store.copying import copy
@@ -54,8 +55,8 @@ def _serve(parsed: argparse.Namespace) -> int:
         listeners = [inherited_listener(descriptor) for descriptor in parsed.listen_fd]
         uvloop.run(serve(settings, listeners, parsed.family))
         return 0
-    for told in settings.without_effect:
-        log.warning("%s", told)
+    for warning in (*settings.without_effect, *startup_warnings(settings)):
+        log.warning("%s", warning)
     processes = settings.processes or _processes_of(parsed.command, settings)
     if processes == 1:
         uvloop.run(serve(settings))

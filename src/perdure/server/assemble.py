@@ -115,6 +115,7 @@ from perdure.web.auth import (
     SignatureAuthentication,
     TokenAuthentication,
 )
+from perdure.web.local_access import LocalAccess
 from perdure.web.message import Principal
 from perdure.web.routing import Router, Surface
 
@@ -396,6 +397,9 @@ class Server:
             ),
             translate=translate,
             body_bytes_max=settings.body_bytes_max,
+            local_access=(
+                LocalAccess(settings.allowed_hosts) if settings.auth_driver == "none" else None
+            ),
             compression_bytes_min=RESPONSE_COMPRESSION_BYTES_MIN if settings.compression else None,
         )
 

@@ -91,6 +91,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     ai_url: str | None = None
     ai_key: str | None = None
     ai_model: str | None = None
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that a server without credentials answers to, besides loopback ones and its address."""
     without_effect: tuple[str, ...] = ()
     """Variables that are set in vain, one sentence each."""
 
@@ -178,6 +180,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_RUN_RETENTION_DAYS": "days that closed push runs are kept; for ever if not set",
     "PERDURE_EVENT_RETENTION_DAYS": "days that the log of events is kept; for ever if not set",
     "PERDURE_DELIVERY_RETENTION_DAYS": "the same for webhooks, sent and received",
+    "PERDURE_ALLOWED_HOSTS": "further host names of a server without credentials, by commas",
     "PERDURE_RUNNER_ALLOW": "hosts and networks where runners that serve HTTP may live, by commas",
     "PERDURE_EGRESS_ALLOW": "hosts and networks inside that webhooks may be sent to, by commas",
     "PERDURE_AI_URL": "where model calls of steps are posted to, in the form of chat completions",
@@ -268,6 +271,7 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
     values["run_retention"] = _days(environment, "PERDURE_RUN_RETENTION_DAYS")
     values["event_retention"] = _days(environment, "PERDURE_EVENT_RETENTION_DAYS")
     values["delivery_retention"] = _days(environment, "PERDURE_DELIVERY_RETENTION_DAYS")
+    values["allowed_hosts"] = _listed(environment, "PERDURE_ALLOWED_HOSTS")
     values["runner_allow"] = _listed(environment, "PERDURE_RUNNER_ALLOW")
     values["egress_allow"] = _listed(environment, "PERDURE_EGRESS_ALLOW")
     values["ai_url"] = _url(environment, "PERDURE_AI_URL")

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from perdure.web.auth import Authenticator, require_role
 from perdure.web.compression import choose, compress
-from perdure.web.message import HttpError, Request, Response, too_large
+from perdure.web.failed_logins import FailedLogins
+from perdure.web.local_access import LocalAccess
+from perdure.web.message import HttpError, Principal, Request, Response, too_large
 from perdure.web.routing import PUBLIC, Route, Router, Surface
 
 log = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class Application:
         translate: Callable[[Exception], HttpError | None],
         body_bytes_max: int,
         compression_bytes_min: int | None,
+        local_access: LocalAccess | None = None,
     ) -> None:
         self.router = router
         self.body_bytes_max = body_bytes_max
@@ -34,6 +37,8 @@ class Application:
         self._surface_of = surface_of
         self._translate = translate
         self._compression_bytes_min = compression_bytes_min
+        self._local_access = local_access
+        self.failed_logins = FailedLogins()
         self._raw = {
             (route.method, route.path.encode()): route.raw_bytes_max
             for route in router.routes
@@ -48,9 +53,12 @@ class Application:
     def admit(self, request: Request) -> None:
         """Admit a request by its head, or raise. Its route, principal and namespace are set.
 
-        The one order of all checks: announced body, route, credential, role, version, namespace.
+        The one order of all checks: host and origin, announced body, route, credential, role,
+        version, namespace.
         The head itself has been checked by the connection; room for the body is reserved by it.
         """
+        if self._local_access is not None:
+            self._local_access.check(request)
         if request.body_bytes and (
             request.headers.get(b"content-type") != _JSON
             or request.body_bytes > self.body_bytes_max
@@ -64,7 +72,7 @@ class Application:
             if self._needs_body and self._authenticator.is_of_body(request):
                 request.awaits_body = True
                 return
-            request.principal = self._authenticator.authenticate(request)
+            request.principal = self._authenticate(request)
             request.is_known = True
             require_role(request.principal, route.roles)
         route.surface.admit(request)
@@ -75,9 +83,16 @@ class Application:
             request.body_bytes = len(request.body)
             self._check_body(request)
         if request.awaits_body:
-            request.principal = self._authenticator.authenticate(request)
+            request.principal = self._authenticate(request)
             require_role(request.principal, route.roles)
             route.surface.admit(request)
+
+    def _authenticate(self, request: Request) -> Principal:
+        try:
+            return self._authenticator.authenticate(request)
+        except HttpError:
+            self.failed_logins.note(request)
+            raise
 
     def refuse(self, request: Request, error: BaseException) -> Response:
         """The answer to a request that failed, in the shape of its family."""

@@ -84,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         "_repeated",
         "_request",
         "_sent",
+        "_server_address",
         "_stalled",
         "_stalled_bytes",
         "_successor",
@@ -101,6 +102,7 @@ class HttpConnection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport
         self.peer = ""
+        self._server_address = ""
         # Whether it was accepted beyond the bound, for one request.
         self.is_excess = False
         # Whether a valid credential has been shown.
@@ -153,6 +155,8 @@ class HttpConnection(asyncio.Protocol):
         self._idle_since = connections.sweeps
         peer = transport.get_extra_info("peername")
         self.peer = peer[0] if peer else ""
+        own = transport.get_extra_info("sockname")
+        self._server_address = own[0] if own else ""
         if not connections.enter(self, self.peer):
             self._is_lost = True
             self._write(Request("GET", b"", {}, keep_alive=False), _plain(_no_room()))
@@ -355,6 +359,7 @@ class HttpConnection(asyncio.Protocol):
             headers,
             keep_alive=parser.should_keep_alive() and not self.is_excess,
         )
+        request.peer, request.server_address = self.peer, self._server_address
         if b"connection" in headers and b"close" in headers[b"connection"].lower():
             # Whatever else it says; the parser does not see that in HTTP/1.0.
             request.keep_alive = False

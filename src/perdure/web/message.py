@@ -73,6 +73,9 @@ class Request(Struct, eq=False):
     is_gone: bool = False
     # Whether the client asks to go on as a WebSocket.
     is_upgrade: bool = False
+    # Who sent it, and the address of ours that it was sent to.
+    peer: str = ""
+    server_address: str = ""
     _on_gone: Callable[[], object] | None = None
     _query: dict[str, str] | None = None
 

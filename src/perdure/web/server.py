@@ -146,6 +146,7 @@ class Connections:
     def check_all(self) -> None:
         """Sweep once."""
         self.sweeps += 1
+        self.app.failed_logins.sweep()
         for connection in list(self.open):
             connection.check(self.sweeps)
         for successor in list(self.handed_over):

@@ -106,7 +106,7 @@ async def send_alone(port: int, path: str, body: Json, version: str) -> Answer:
     """One call on a connection of its own."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{version}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{version}\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     writer.write(head.encode() + content)
     told, _, told_content = (await reader.read()).partition(b"\r\n\r\n")

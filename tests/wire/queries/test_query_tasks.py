@@ -49,7 +49,7 @@ def test_a_poll_that_is_repeated_gets_what_it_was_given(wire: Wire) -> None:
 def test_a_poll_whose_client_left_takes_nothing(wire: Wire) -> None:
     stream = wire.stream()
     body = b'{"worker_id":"w1","task_queue":"q"}'
-    head = b"POST /api/worker/query-tasks/poll HTTP/1.1\r\nHost: x\r\n"
+    head = b"POST /api/worker/query-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
     head += b"X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
     stream.send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
     wire.until(lambda: wire.server.desk.parked_count == 1)
@@ -176,7 +176,7 @@ def test_a_worker_that_says_goodbye_leaves_its_query_to_others(wire: Wire) -> No
 
 def test_an_asker_that_leaves_takes_its_question_along(wire: Wire) -> None:
     stream = wire.stream()
-    head = b"POST /api/workflows/order-1/query/total HTTP/1.1\r\nHost: x\r\n"
+    head = b"POST /api/workflows/order-1/query/total HTTP/1.1\r\nHost: localhost\r\n"
     stream.send(head + b"X-Durable-Workflow-Control-Plane-Version: 2\r\n\r\n")
     wire.until(lambda: wire.server.desk.open_count == 1)
     task = wire.take("query")
