@@ -217,6 +217,17 @@ def test_the_log_has_one_line_when_trouble_begins_and_one_when_it_ends(
         assert lines() == ["the store cannot be used"] * 2
     look(wire)
     assert lines()[2:] == ["the store can be used again after 605 s"]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            with proxy.outage():
+                look(wire)
+            look(wire)
+        assert len(lines()) == 3, "it fails and works by turns"
+        wire.clock.jump(seconds=60)
+        with proxy.outage():
+            look(wire)
+        look(wire)
+        assert len(lines()) == 5
 
 
 # A disk that is full ----------------------------------------------------------------------------

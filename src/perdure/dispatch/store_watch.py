@@ -19,6 +19,8 @@ INTERVAL = 2 * SECOND
 GRACE = 2 * SECOND
 """Trouble that is over sooner is not told to polls: a database that restarts costs nothing."""
 REMINDER = 600 * SECOND
+FLAPPING = 60 * SECOND
+"""Trouble that comes back sooner with the same reason is not logged anew."""
 CHECK_SECONDS = 5.0
 """A store that has not answered a check by then counts as away."""
 ANSWER_SECONDS = 2.0
@@ -38,6 +40,7 @@ class StoreWatch:
         self._began_at: int | None = None
         self._logged_at: int | None = None
         self._logged_reason = ""
+        self._is_logged = False
         self._health.on_change(self._changed.set)
 
     @property
@@ -106,9 +109,12 @@ class StoreWatch:
             self._on_outage()
 
     def _log(self, now: int, trouble: Unavailable) -> None:
+        # A store that fails and works by turns is not logged by turns.
+        pause = REMINDER if self._is_logged else FLAPPING
         is_known = self._logged_reason == trouble.reason and self._logged_at is not None
-        if is_known and now - (self._logged_at or 0) < REMINDER:
+        if is_known and now - (self._logged_at or 0) < pause:
             return
+        self._is_logged = True
         self._logged_at, self._logged_reason = now, trouble.reason
         log.error(
             "the store cannot be used (%s: %s); changes are refused with 503 and it is checked "
@@ -123,10 +129,9 @@ class StoreWatch:
             return
         seconds = (now - self._began_at) // SECOND
         self._began_at = None
-        log.warning("the store can be used again after %d s", seconds)
-        # A store that fails and works by turns is not logged by turns.
-        if self._logged_at is not None and now - self._logged_at >= REMINDER:
-            self._logged_at = None
+        if self._is_logged:
+            self._is_logged = False
+            log.warning("the store can be used again after %d s", seconds)
 
     async def _pause(self) -> None:
         timer = asyncio.ensure_future(self._clock.sleep(INTERVAL))
