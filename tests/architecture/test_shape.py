@@ -32,7 +32,7 @@ TASKS: dict[str, tuple[int, str]] = {
         1,
         "one per pass whose stored results are read first; cancelled when the server closes",
     ),
-    "protocols/durablex/serve.py": (1, "one per pass under way; cancelled when the server closes"),
+    "protocols/durablex/serve.py": (3, "passes, cancelled at the end; two ends of one sleep"),
     "protocols/durablex/explaining.py": (1, "the question ends with the stream of its client"),
     "web/stream.py": (1, "feeds one stream; cancelled when its client leaves"),
     "store/postgres/line.py": (
@@ -43,6 +43,7 @@ TASKS: dict[str, tuple[int, str]] = {
     "dispatch/inferring.py": (1, "one per try of a model call; in a TaskGroup"),
     "dispatch/lookout.py": (2, "two ends of one sleep; both cancelled when it is over"),
     "store/postgres/hints.py": (2, "hearing and staying connected; in a TaskGroup"),
+    "dispatch/invoking.py": (1, "rests of runners, cancelled when the invoker is closed"),
     "dispatch/deadlines.py": (2, "two ends of one sleep; both cancelled when it is over"),
 }
 """Where tasks are created, at most how many times, and who ends them."""

@@ -210,7 +210,7 @@ def test_a_lost_hint_costs_only_time(path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.register()
         await stage.start()
-        stage.server.yard._ready.clear()
+        stage.server.yard._ready._names.clear()
 
         delivery = await poll_for_minutes(stage)
 

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 
 from perdure.core.intake.definition import Manifest, read_manifest
+from perdure.core.limits import SECOND
+from perdure.core.push.command import Returned
+from perdure.core.run.state import TASK_KINDS, Dialect, Run
 from perdure.dispatch.hints import PUSHED
+from perdure.dispatch.runners import Call, Runner
 from perdure.engine.intake import Incoming, IngestEvent
 from perdure.engine.registering import DEFINITION, RegisterRunner, SeeRunner, link_key
 from perdure.engine.run_control import CancelPushRun, PauseRun
+from perdure.protocols.durablex import serve
+from perdure.store.interface import QueueKey
+from perdure.web.message import Request
 from tests.engine.among import Node, several
 from tests.engine.ending import must_end
 
@@ -109,5 +116,85 @@ def test_a_workflow_is_not_dropped_while_another_node_registers_it(migrated_url:
                 SeeRunner(NAMESPACE, link_key("shop", f"r{turn + 2}", "l"), is_live=False)
             )
             await register(two, f"r{turn + 2}", "order")
+
+    play(migrated_url, story)
+
+
+class Answering:
+    """A runner that ends every run at its first pass."""
+
+    is_writable = True
+
+    def __init__(self, node: Node) -> None:
+        self._invoker = node.server.invoker
+        self.count = 0
+
+    def carry(self, call: Call, run: Run) -> None:
+        self.count += 1
+        reply = Returned(result=b"null", logs=[])
+        asyncio.get_running_loop().call_soon(self._invoker.finish, call, reply)
+
+
+def attach(node: Node, runner_id: str, *workflows: str) -> Answering:
+    link = Answering(node)
+    runner = Runner(
+        QueueKey(NAMESPACE, "shop", TASK_KINDS[Dialect.PUSH]),
+        owner=f"pass:{runner_id}",
+        runner_id=runner_id,
+        workflows=frozenset(workflows),
+        link=link,
+        send=node.server.invoker.send,
+    )
+    node.server.runners.add(runner)
+    return link
+
+
+def test_no_pass_is_forgotten_that_is_ready_while_its_queue_is_looked_at(migrated_url: str) -> None:
+    """Nobody looks around here: what a hint does not bring stays where it is."""
+
+    async def story(one: Node, two: Node) -> None:
+        await register(two, "r2", "order")
+        link = attach(two, "r2", "order")
+
+        def is_done() -> bool:
+            return link.count == begun
+
+        begun = 0
+        for turn in range(120):
+            # The last one becomes ready at every moment of a look for those before.
+            begun += 17
+            beginning = [asyncio.ensure_future(begin(one, "order"))]
+            for number in range(16):
+                for _ in range((turn + number * 5) % 29):
+                    await asyncio.sleep(0)
+                beginning.append(asyncio.ensure_future(begin(one, "order")))
+            await asyncio.gather(*beginning)
+            await two.until(is_done)
+
+    play(migrated_url, story)
+
+
+def test_who_comes_and_leaves_over_http_is_known_everywhere_by_a_hint(
+    migrated_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serve, "_LOOK", 86_400 * SECOND)
+
+    def request(**members: object) -> Request:
+        body = json.dumps({"app": "shop", "url": "http://127.0.0.1:1/", **members}).encode()
+        return Request("POST", b"/", {}, body=body, namespace=NAMESPACE)
+
+    async def story(one: Node, two: Node) -> None:
+        await one.server.serve.register(request(workflows=[{"name": "order"}]))
+        await two.until(lambda: two.server.runners._count == 1)
+
+        await two.server.serve.register(request(workflows=[{"name": "order"}, {"name": "mail"}]))
+        await one.until(lambda: workflows_of(one) == {"order", "mail"})
+
+        await one.server.serve.deregister(request())
+        await two.until(lambda: two.server.runners._count == 0)
+
+    def workflows_of(node: Node) -> frozenset[str]:
+        [[runner]] = node.server.runners._runners.values()
+        return runner.workflows
 
     play(migrated_url, story)

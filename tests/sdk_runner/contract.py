@@ -17,6 +17,7 @@ OPCODES: dict[str, tuple[dict[str, tuple[type, ...]], dict[str, tuple[type, ...]
             "retry": (dict,),
         },
     ),
+    "ExtendPass": ({"timeoutMs": WHOLE}, {}),
     "Sleep": ({"sleepMs": WHOLE}, {}),
     "SleepUntil": ({"sleepUntilMs": WHOLE}, {}),
     "WaitForEvent": ({"eventName": TEXT, "timeoutMs": WHOLE}, {"eventIf": TEXT}),
@@ -115,7 +116,9 @@ def check_message(message: Any) -> None:
     elif message["type"] == "invoke.result":
         assert isinstance(message["id"], str)
         assert set(message["payload"]) == {"status", "body"}
-        assert message["payload"]["status"] in (200, 206, 400, 500)
+        assert message["payload"]["status"] in (200, 206, 400, 500, 503)
         check_reply(message["payload"]["status"], message["payload"]["body"])
+    elif message["type"] == "invoke.heartbeat":
+        assert all(isinstance(id, str) for id in message["payload"]["ids"])
     else:
-        assert message == {"type": "ping"}
+        assert message in ({"type": "ping"}, {"type": "runner.leave"})

@@ -263,6 +263,29 @@ def test_a_message_may_come_in_pieces() -> None:
     run(story)
 
 
+def test_the_engine_hears_of_what_is_worked_on() -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def slow(ctx: Context) -> object:
+            return await ctx.step.run("wait", gate.wait, timeout="1d")
+
+        async with fake_engine() as engine:
+            connection = a_connection(an_app(slow=slow, echo=echo), engine, ping_seconds=0.001)
+            running = asyncio.ensure_future(connection.run())
+            runner = await engine.accept()
+            await runner.greet()
+            waiting = runner.begin(body_of("slow", passTimeoutMs=1_000))
+            told = await runner.hear()
+            assert told == {"type": "invoke.heartbeat", "payload": {"ids": ["inv_1"]}}
+            gate.set()
+            assert (await waiting)[1]["opcodes"][0]["op"] == "StepRun", "no need to ask for time"
+            await connection.close()
+            await running
+
+    run(story)
+
+
 def test_closing_lets_what_runs_finish_and_takes_nothing_new() -> None:
     async def story() -> None:
         gate = asyncio.Event()
@@ -279,8 +302,9 @@ def test_closing_lets_what_runs_finish_and_takes_nothing_new() -> None:
             assert (await runner.invoke(body_of("echo")))[0] == 206
             closing = asyncio.ensure_future(connection.close(grace_seconds=LIMIT_SECONDS))
             await asyncio.sleep(0)
+            assert await runner.hear() == {"type": "runner.leave"}, "others are chosen from now on"
             assert await runner.invoke(body_of("echo")) == (
-                500,
+                503,
                 {"error": "this runner is going away"},
             )
             gate.set()

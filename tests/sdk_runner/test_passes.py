@@ -595,3 +595,58 @@ def test_a_handler_that_waits_does_not_say_so() -> None:
         await ctx.step.sleep("nap", "1h")
 
     assert "ended" not in play(an_app(handler), "w").body
+
+
+# Steps that take long -----------------------------------------------------------------------------
+
+
+def test_a_step_that_takes_longer_than_it_may_has_failed() -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.run("endless", asyncio.Event().wait, timeout=1)
+
+    played = play(an_app(handler), "w")
+
+    opcode = played.opcodes["endless"]
+    assert opcode["error"]["message"] == "the step took longer than its 0.001 s"
+    assert "retriable" not in opcode, "it is tried again as its policy says"
+
+
+def test_a_step_that_takes_longer_than_a_pass_asks_for_a_longer_one() -> None:
+    ran: list[str] = []
+
+    async def handler(ctx: Context) -> None:
+        await asyncio.gather(
+            ctx.step.run("long", lambda: ran.append("long"), timeout="20m"),
+            ctx.step.run("short", lambda: ran.append("short"), timeout="1m"),
+        )
+
+    played = play(an_app(handler), "w", passTimeoutMs=300_000)
+    assert played.opcodes["long"]["op"] == "ExtendPass"
+    assert played.opcodes["long"]["timeoutMs"] == 1_205_000
+    assert (played.opcodes["short"]["op"], ran) == ("StepRun", ["short"])
+
+    played = play(an_app(handler), "w", {"short": done()}, passTimeoutMs=1_205_000)
+    assert (played.opcodes["long"]["op"], ran) == ("StepRun", ["short", "long"])
+    assert play(an_app(handler), "w", {"long": done(), "short": done()}).status == 200
+
+
+def test_an_engine_that_does_not_say_how_long_it_waits_is_not_asked() -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.run("long", lambda: 1, timeout="20m")
+
+    assert play(an_app(handler), "w").opcodes["long"]["op"] == "StepRun"
+
+
+@pytest.mark.parametrize("timeout", ["8d", 0, "soon"])
+def test_a_timeout_that_makes_no_sense_ends_the_run(timeout: object) -> None:
+    async def handler(ctx: Context) -> None:
+        await ctx.step.run("a", lambda: 1, timeout=timeout)  # type: ignore[call-overload]
+
+    assert play(an_app(handler), "w").status == 400
+
+
+def test_a_workflow_registers_how_long_its_passes_may_take() -> None:
+    async def handler(ctx: Context) -> None: ...
+
+    [told] = [one.wire() for one in an_app(handler, pass_timeout="1h")]
+    assert told["passTimeoutMs"] == 3_600_000

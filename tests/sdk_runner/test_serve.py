@@ -38,11 +38,12 @@ def run(story: Callable[[], Awaitable[None]]) -> None:
 
 @dataclass
 class Registry:
-    """The engine's `/register`, and what arrived there."""
+    """The engine's `/register` and `/deregister`, and what arrived there."""
 
     url: str = ""
     answers: list[int] = field(default_factory=list)
     told: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
+    left: "asyncio.Queue[dict[str, Any]]" = field(default_factory=asyncio.Queue)
     heads: list[str] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -51,9 +52,12 @@ class Registry:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 length = int(head.lower().split("content-length: ")[1].split("\r\n")[0])
                 told = json.loads(await reader.readexactly(length))
-                check_registration(told, has_url=True)
-                self.heads.append(head)
-                self.told.put_nowait(told)
+                if head.startswith("POST /deregister "):
+                    self.left.put_nowait(told)
+                else:
+                    check_registration(told, has_url=True)
+                    self.heads.append(head)
+                    self.told.put_nowait(told)
                 status = self.answers.pop(0) if self.answers else 200
                 writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 11\r\n\r\n" % status)
                 writer.write(b'{"ok":true}')
@@ -208,6 +212,12 @@ def test_the_lifespan_of_an_application_registers_until_its_end() -> None:
             inbox.put_nowait({"type": "lifespan.shutdown"})
             assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
             await living
+            assert registry.left.get_nowait() == {
+                "app": "shop",
+                "runner": "node-7",
+                "url": "http://here/invoke",
+                "instance": told["instance"],
+            }
 
     run(story)
 
@@ -221,6 +231,22 @@ def test_registering_goes_on_until_the_engine_agrees() -> None:
             async with endpoint:
                 await endpoint.registered.wait()
                 assert registry.told.qsize() == 4
+
+    run(story)
+
+
+def test_a_goodbye_that_the_engine_does_not_take_holds_nothing_up() -> None:
+    async def story() -> None:
+        async with a_registry(200, 404) as registry:
+            endpoint = Endpoint(APP, url="http://here", engine_url=registry.url)
+            async with endpoint:
+                await endpoint.registered.wait()
+            assert registry.left.qsize() == 1
+        unheard = Endpoint(APP, url="http://here", engine_url="http://127.0.0.1:1")
+        async with unheard:
+            await asyncio.sleep(0)
+        never_begun = Endpoint(APP, url="http://here", engine_url="http://127.0.0.1:1")
+        await never_begun.stop()
 
     run(story)
 
@@ -256,13 +282,19 @@ def test_a_server_lets_passes_finish_when_it_stops() -> None:
 
             return await ctx.step.run("wait", body)
 
+        async def open_gate(registry: Registry) -> None:
+            await registry.left.get()
+            gate.set()
+
         app = App("shop", [workflow("slow")(slow)])
         async with a_registry() as registry, httpx.AsyncClient() as client:
             async with serving(app, port=0, engine_url=registry.url) as endpoint:
+                await endpoint.registered.wait()
                 waiting = asyncio.ensure_future(client.post(endpoint.url, json=body_of("slow")))
                 await begun.wait()
-                asyncio.get_running_loop().call_later(0.01, gate.set)
+                opening = asyncio.ensure_future(open_gate(registry))
             answer = await waiting
+            await opening
             assert answer.status_code == 206
             with pytest.raises(httpx.ConnectError):
                 await client.post(endpoint.url, json=body_of("slow"))

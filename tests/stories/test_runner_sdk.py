@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import json
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ from perdure.sdk import (
     Throttle,
     serving,
 )
+from perdure.sdk.http import HttpClient
 from perdure.sdk.session import Session
 from tests.support.postgres import Cluster
 from tests.support.server import STORES, ServerProcess
@@ -310,6 +312,64 @@ def test_a_runner_killed_in_mid_pass_is_replaced(server: ServerProcess) -> None:
             second.terminate()
             await heard(second, b"left")
             await second.wait()
+
+    play(story)
+
+
+REPLICA = """
+import sys
+from perdure.sdk import App, run_connected, run_server
+
+app = App("shop")
+
+@app.workflow("w", on="go")
+async def handler(ctx):
+    return [await ctx.step.run(str(n), lambda n=n: n) for n in range(5)]
+
+if sys.argv[2] == "serve":
+    run_server(app, port=0, engine_url=sys.argv[1], runner=sys.argv[3], signing_key=sys.argv[4])
+else:
+    run_connected(app, engine_url=sys.argv[1], runner=sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "transport"), [("terminate", "serve"), ("kill", "serve"), ("terminate", "connect")]
+)
+def test_a_replica_that_ends_takes_no_run_with_it(
+    server: ServerProcess, ending: str, transport: str
+) -> None:
+    async def replica(name: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-c", REPLICA, server.url, transport, name, SIGNING_KEY
+        )
+
+    async def rows(path: str) -> list[dict[str, Any]]:
+        async with HttpClient(server.url, {}) as http:
+            found: list[dict[str, Any]] = json.loads((await http.request("GET", path)).body)
+            return found
+
+    async def story() -> None:
+        async with Client(engine_url=server.url, app="shop") as client:
+            first, second = await replica("first"), await replica("second")
+            try:
+                while sum(row["live"] for row in await rows("/runners")) < 2:
+                    pass
+                ids = [await started(client, "go", n) for n in range(20)]
+                getattr(first, ending)()
+                ids += await asyncio.gather(*(started(client, "go", n) for n in range(40)))
+                runs = await asyncio.gather(*(finished(client, run_id) for run_id in ids))
+                assert [run.status for run in runs] == ["succeeded"] * 60
+                assert (await client.run(ids[-1])).executed_by == "second"
+                if ending == "terminate":
+                    assert await first.wait() == 0
+                    told = await rows("/runs?limit=100")
+                    assert [row["errorCount"] for row in told] == [0] * 60
+            finally:
+                for process in (first, second):
+                    with contextlib.suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
 
     play(story)
 

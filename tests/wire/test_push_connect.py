@@ -12,8 +12,10 @@ from tests.support.runner import (
     HandRunner,
     a_runner,
     dial,
+    ran,
     rows,
     settled,
+    show,
     start,
     workflow,
 )
@@ -217,3 +219,37 @@ def test_a_registration_at_a_full_engine_ends_the_socket_and_nothing_else(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
     a_runner(wire, workflow("order"))
     assert len(rows(wire, "/runners")) == 1
+
+
+def test_a_runner_that_takes_its_leave_answers_what_it_has(wire: Wire) -> None:
+    leaving = a_runner(wire, workflow("order"), runner="r1")
+    first = start(wire, "order")
+    invoke = leaving.next()
+    known = wire.server.runners._count
+    leaving.send({"type": "runner.leave"})
+    wire.until(lambda: wire.server.runners._count < known)
+
+    second = start(wire, "order")
+    assert show(wire, second)["status"] == "queued"
+    assert [row["live"] for row in rows(wire, "/runners")] == [False]
+    invoke.found(ran("charge", 1))
+    settled(wire, first, "running", stepCount=1)
+    leaving.close()
+
+    other = a_runner(wire, workflow("order"), runner="r2")
+    for _ in range(2):
+        other.next().returned()
+    assert settled(wire, first, "succeeded")["errorCount"] == 0
+    assert settled(wire, second, "succeeded")["errorCount"] == 0
+
+
+def test_a_pass_that_a_runner_declines_goes_to_another(wire: Wire) -> None:
+    full = a_runner(wire, workflow("order"), runner="r1")
+    run_id = start(wire, "order")
+    invoke = full.next()
+    other = a_runner(wire, workflow("order"), runner="r2")
+
+    invoke.answer(503, {"error": "this runner has too many passes waiting"})
+
+    other.next().returned()
+    assert settled(wire, run_id, "succeeded")["errorCount"] == 0

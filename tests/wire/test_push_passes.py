@@ -33,6 +33,7 @@ def test_a_step_is_run_once_and_told_in_every_later_pass(wire: Wire) -> None:
         "attempt": 1,
         "app": "shop",
         "runner": "",
+        "passTimeoutMs": 300_000,
         "traceparent": "",
     }
     first.found(ran("charge", {"id": "ch_1"}, input={"amount": 5}))
@@ -177,7 +178,7 @@ def test_a_good_pass_makes_the_budget_whole_again(wire: Wire) -> None:
 
     for number in range(3):
         for broken in range(4):
-            runner.next().answer(503, {})
+            runner.next().answer(502, {})
             settled(wire, run_id, "running", errorCount=4 * number + broken + 1)
             wire.advance(seconds=3)
         runner.next().found(ran(f"step {number}"))

@@ -9,6 +9,7 @@ from tests.support.runner import (
     op,
     ran,
     settled,
+    show,
     start,
     steps,
     workflow,
@@ -122,12 +123,108 @@ def test_a_runner_that_never_answers_is_given_up(wire: Wire) -> None:
         wire.advance(seconds=15)
         look(wire)
     settled(wire, run_id, "running", errorCount=1)
-    late.returned("too late")
     wire.advance(seconds=1)
     again = runner.next()
+    late.returned("too late")
     again.returned("in time")
 
     assert settled(wire, run_id, "succeeded")["result"] == "in time"
+
+
+def test_a_late_answer_counts_while_nobody_has_begun_again(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    late = runner.next()
+    for _ in range(21):
+        wire.advance(seconds=15)
+        look(wire)
+    settled(wire, run_id, "running", errorCount=1)
+
+    late.found(ran("charge", 1))
+
+    invoke = runner.next()
+    assert invoke.memo("charge") == {"data": 1}
+    invoke.returned()
+    assert settled(wire, run_id, "succeeded")["errorCount"] == 1
+
+
+def test_a_pass_that_its_runner_works_on_is_never_given_up(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    other = a_runner(wire, workflow("other"))
+    run_id = start(wire, "order")
+    invoke = runner.next()
+    for _ in range(5):
+        for _ in range(19):
+            wire.advance(seconds=15)
+            look(wire)
+        other.send({"type": "invoke.heartbeat", "payload": {"ids": [invoke.id]}})
+        runner.send({"type": "invoke.heartbeat", "payload": {"ids": "nonsense"}})
+        runner.send({"type": "invoke.heartbeat", "payload": {"ids": ["x", invoke.id]}})
+        wire.until(lambda: heard_now(wire))
+    invoke.returned("after half an hour")
+
+    run = settled(wire, run_id, "succeeded")
+    assert (run["result"], run["errorCount"]) == ("after half an hour", 0)
+
+
+def heard_now(wire: Wire) -> bool:
+    [call] = wire.server.invoker._calls.values()
+    return call.heard_at == wire.clock.now()
+
+
+def test_a_workflow_says_how_long_its_passes_may_take(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("long", passTimeoutMs=900_000), workflow("order"))
+    run_id, short = start(wire, "long"), start(wire, "order")
+    invokes = {invoke.run_id: invoke for invoke in (runner.next(), runner.next())}
+    told = {one: invoke.context["passTimeoutMs"] for one, invoke in invokes.items()}
+    assert told == {run_id: 900_000, short: 300_000}
+
+    for _ in range(59):
+        wire.advance(seconds=15)
+        look(wire)
+    assert show(wire, run_id)["errorCount"] == 0
+    assert show(wire, short)["errorCount"] >= 1
+    for _ in range(2):
+        wire.advance(seconds=15)
+        look(wire)
+    assert settled(wire, run_id, "running", errorCount=1)
+
+
+def test_a_step_may_ask_for_a_longer_pass(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(op("ExtendPass", "train", timeoutMs=1_200_000), ran("first"))
+    invoke = runner.next()
+    assert invoke.context["passTimeoutMs"] == 1_200_000
+    assert invoke.memo("train") is None
+    for _ in range(79):
+        wire.advance(seconds=15)
+        look(wire)
+    invoke.found(ran("train", "done"))
+
+    last = runner.next()
+    assert last.context["passTimeoutMs"] == 300_000, "it was for one pass"
+    last.returned()
+    run = settled(wire, run_id, "succeeded")
+    assert (run["errorCount"], run["stepCount"]) == (0, 2)
+
+
+def test_a_runner_that_only_asks_for_longer_passes_fails_its_run(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    run_id = start(wire, "order")
+    runner.next().found(op("ExtendPass", "train", timeoutMs=400_000))
+    runner.next().found(op("ExtendPass", "train", timeoutMs=800_000))
+    runner.next().found(op("ExtendPass", "train", timeoutMs=900_000))
+
+    assert "has not used" in settled(wire, run_id, "failed")["error"]["message"]
+
+
+def test_an_extension_that_makes_no_sense_fails_the_run(wire: Wire) -> None:
+    runner = a_runner(wire, workflow("order"))
+    for told in ({}, {"timeoutMs": 0}, {"timeoutMs": 604_800_001}):
+        run_id = start(wire, "order")
+        runner.next().found(op("ExtendPass", "train", **told))
+        assert "ExtendPass" in settled(wire, run_id, "failed")["error"]["message"]
 
 
 def test_a_runner_that_waits_for_what_is_pending_costs_no_try(wire: Wire) -> None:

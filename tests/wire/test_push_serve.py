@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from perdure.core.intake.signature import verify
+from perdure.core.intake.signature import fingerprint, verify
 from perdure.dispatch.egress import RunnerGuard
 from tests.support.http import PATIENCE_SECONDS, Json, Wire
-from tests.support.runner import op, ran, rows, settled, start, workflow
+from tests.support.runner import a_runner, op, ran, rows, settled, show, start, workflow
 
 
 class Posted:
@@ -62,6 +62,10 @@ class ServedRunner:
     def register(self, *workflows: Json, **members: Any) -> Json:
         body = {"app": "shop", "url": self.url, "workflows": list(workflows), **members}
         return self._wire.call("POST", "/register", body).ok()
+
+    def leave(self, **members: Any) -> Json:
+        body = {"app": "shop", "url": self.url, **members}
+        return self._wire.call("POST", "/deregister", body).ok()
 
     def next(self) -> Posted:
         return self._wire.run(asyncio.wait_for(self._posts.get(), PATIENCE_SECONDS))
@@ -290,3 +294,209 @@ def test_a_served_runner_fetches_what_it_is_referred_to(wire: Wire, served: Serv
     assert json.loads(answer.content) == "x" * 700_000
     post.answer(200, {"data": 1})
     settled(wire, run_id, "succeeded")
+
+
+# Endpoints that fail ------------------------------------------------------------------------------
+
+
+def a_dead_url(wire: Wire) -> str:
+    """A URL where nobody listens."""
+    runner = ServedRunner(wire)
+    runner.close()
+    return runner.url
+
+
+def register_at(wire: Wire, url: str, *workflows: Json, **members: Any) -> None:
+    body = {"app": "shop", "url": url, "workflows": list(workflows), **members}
+    wire.call("POST", "/register", body).ok()
+
+
+def attempted(wire: Wire, run_id: str) -> Json:
+    """The run, once an endpoint has failed and its pass waits for another."""
+
+    async def wait() -> Json:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while True:
+                run = (await wire.send("GET", f"/runs/{run_id}")).body
+                cause = run.get("nextCause") or {}
+                if "lastFailure" in cause and cause["kind"] == "workflow_task_ready":
+                    return run
+
+    return wire.run(wait())
+
+
+def test_a_url_where_nobody_listens_costs_no_run_a_try(wire: Wire, served: ServedRunner) -> None:
+    for number in range(3):
+        register_at(wire, a_dead_url(wire), workflow("order"), runner=f"dead-{number}")
+    served.register(workflow("order"), runner="alive")
+
+    runs = [start(wire, "order", number) for number in range(60)]
+
+    for _ in runs:
+        served.next().answer(200, {"data": None})
+    for run_id in runs:
+        run = settled(wire, run_id, "succeeded")
+        assert (run["errorCount"], run["executedBy"]) == (0, "alive")
+
+
+def test_a_run_waits_while_its_only_runner_cannot_be_reached(wire: Wire) -> None:
+    url = a_dead_url(wire)
+    register_at(wire, url, workflow("order"))
+    run_id = start(wire, "order")
+
+    run = attempted(wire, run_id)
+    for _ in range(20):
+        wire.advance(seconds=11)
+        register_at(wire, url, workflow("order"))
+        run = attempted(wire, run_id)
+
+    assert (run["status"], run["errorCount"]) == ("running", 0)
+    assert "could not be reached" in run["waitReason"]
+    assert url in run["nextCause"]["lastFailure"]
+    a_runner(wire, workflow("order")).next().returned("at last")
+    assert settled(wire, run_id, "succeeded")["result"] == "at last"
+
+
+def test_a_runner_that_is_back_is_tried_after_its_rest(wire: Wire, served: ServedRunner) -> None:
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    served.next().answer_bytes(503, b"<html>busy</html>")
+    attempted(wire, run_id)
+    wire.advance(seconds=0.3)
+    served.next().answer(503, {"error": "only just starting"})
+    run = attempted(wire, run_id)
+    assert "only just starting" in run["nextCause"]["lastFailure"]
+
+    served.register(workflow("order"))  # it says that it is there: no need to wait any longer
+    served.next().answer(200, {"data": 1})
+
+    assert settled(wire, run_id, "succeeded")["errorCount"] == 0
+
+
+@pytest.mark.parametrize("status", [401, 403, 502, 503])
+def test_what_speaks_of_the_endpoint_goes_to_another(
+    wire: Wire, served: ServedRunner, status: int
+) -> None:
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    post = served.next()
+    other = a_runner(wire, workflow("order"), runner="other")
+
+    post.answer(status, {"error": "signature_mismatch"})
+
+    other.next().returned()
+    run = settled(wire, run_id, "succeeded")
+    assert (run["errorCount"], run["executedBy"]) == (0, "other")
+
+
+def test_a_pass_that_is_lost_with_its_runner_every_time_ends_its_run(
+    wire: Wire, served: ServedRunner
+) -> None:
+    """It may be what kills them: somebody must hear of it."""
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    for number in range(1, 13):
+        post = served.next()
+        if number == 12:
+            post.answer(504, {})
+        else:
+            post.hang_up()
+        settled(wire, run_id, "failed" if number == 12 else "running", errorCount=number)
+        wire.advance(seconds=10.5)
+        served.register(workflow("order"))
+
+    assert "504" in show(wire, run_id)["error"]["message"]
+
+
+def test_a_pass_that_gets_on_forgets_what_was_lost(wire: Wire, served: ServedRunner) -> None:
+    served.register(workflow("order"))
+    run_id = start(wire, "order")
+    for number in range(24):
+        if number and number % 8 == 0:
+            # A connection that was kept may end at any moment: the pass is posted again at once.
+            served.next().hang_up()
+        served.next().hang_up()
+        settled(wire, run_id, "running", errorCount=number + 1)
+        wire.advance(seconds=10.5)
+        served.register(workflow("order"))
+        if number % 8 == 7:
+            served.next().answer(206, {"opcodes": [ran(f"step {number}")]})
+    served.next().answer(200, {"data": 1})
+
+    assert settled(wire, run_id, "succeeded")["errorCount"] == 24
+
+
+def test_a_runner_that_takes_its_leave_gets_nothing_more(wire: Wire, served: ServedRunner) -> None:
+    served.register(workflow("order"), runner="r1")
+    first = start(wire, "order")
+    post = served.next()
+
+    assert served.leave(runner="r1") == {"ok": True}
+    second = start(wire, "order")
+
+    assert show(wire, second)["status"] == "queued"
+    assert [row["live"] for row in rows(wire, "/runners")] == [False]
+    post.answer(200, {"data": "what it had"})
+    assert settled(wire, first, "succeeded")["result"] == "what it had"
+    served.register(workflow("order"), runner="r1")
+    served.next().answer(200, {"data": None})
+    settled(wire, second, "succeeded")
+
+
+def test_a_url_stays_while_another_process_stands_behind_it(
+    wire: Wire, served: ServedRunner
+) -> None:
+    served.register(workflow("order"), instance="a")
+    served.register(workflow("order"), instance="b")
+
+    served.leave(instance="b")
+    run_id = start(wire, "order")
+    served.next().answer(200, {"data": None})
+    settled(wire, run_id, "succeeded")
+
+    served.leave(instance="a")
+    assert show(wire, start(wire, "order"))["status"] == "queued"
+    assert served.leave(instance="a") == {"ok": True}, "said twice, it does no harm"
+
+
+def test_who_does_not_say_which_process_it_is_speaks_for_all(
+    wire: Wire, served: ServedRunner
+) -> None:
+    served.register(workflow("order"), instance="a")
+    served.leave()
+    assert show(wire, start(wire, "order"))["status"] == "queued"
+
+
+def test_a_runner_with_another_signing_key_is_not_drawn(wire: Wire, served: ServedRunner) -> None:
+    wire.server.serve.signing_key = "ours"
+    served.register(workflow("order"), keyFingerprint=fingerprint("theirs"))
+    run_id = start(wire, "order")
+    assert show(wire, run_id)["status"] == "queued"
+    wire.run(wire.server.serve.look())
+    assert show(wire, run_id)["status"] == "queued"
+
+    served.register(workflow("order"), keyFingerprint=fingerprint("ours"))
+    served.next().answer(206, {"opcodes": [ran("a")]})
+    post = served.next()
+    served.register(workflow("order"), keyFingerprint=fingerprint("theirs"))
+    post.answer(206, {"opcodes": [ran("b")]})
+    settled(wire, run_id, "running", stepCount=2)
+    a_runner(wire, workflow("order")).next().returned()
+
+    settled(wire, run_id, "succeeded")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"app": "shop"},
+        {"url": "http://x/y"},
+        {"app": "", "url": "http://x/y"},
+        {"app": "shop", "url": "ftp://x/y"},
+        {"app": "shop", "url": "http://x/y", "instance": 1},
+        {"app": "shop", "url": "http://x/y", "instance": "x" * 256},
+        [],
+    ],
+)
+def test_a_goodbye_that_makes_no_sense_is_refused(wire: Wire, body: Any) -> None:
+    assert wire.call("POST", "/deregister", body).status == 400

@@ -84,6 +84,7 @@ class Hints:
         self.on_wanted: Callable[[str, QueueKey, str], None] = lambda node, key, name: None
         self.on_changed: Callable[[str], None] = lambda topic: None
         self.on_pushed: Callable[[tuple[str, ...]], None] = lambda about: None
+        self.on_runners: Callable[[], None] = lambda: None
         # Runs and records that somebody on another node waits for, and until when.
         self._remote: OrderedDict[str, int] = OrderedDict()
         watchers.connect(self.watching)
@@ -114,6 +115,10 @@ class Hints:
 
     def registered(self, key: tuple[str, str]) -> None:
         self._tell(Hint("worker", key))
+
+    def served(self, namespace: str) -> None:
+        """A runner that serves HTTP came, changed or left."""
+        self._tell(Hint("runners", (namespace,)))
 
     def rolled_out(self) -> None:
         self._tell(Hint("rollouts", ()))
@@ -189,6 +194,8 @@ class Hints:
                 self.on_query(node, QueueName(namespace, queue), name)
             case Hint("pushed", about):
                 self.on_pushed(about)
+            case Hint("runners", _):
+                self.on_runners()
             case Hint("worker", (namespace, worker_id)):
                 await self._refresh_worker((namespace, worker_id))
             case Hint("rollouts", _):

@@ -5,9 +5,18 @@ import logging
 
 from perdure.clock import Clock
 from perdure.core.external import Reference, result_reference
-from perdure.core.limits import PASS_LEASE_TIMEOUT, SECOND
-from perdure.core.push.command import Broke, PassReply, Progressed, Refused, ReportStep
+from perdure.core.limits import PASS_LEASE_TIMEOUT, RUNNER_REST, RUNNER_REST_MAX, SECOND
+from perdure.core.push.command import (
+    Broke,
+    Lost,
+    PassReply,
+    Progressed,
+    Refused,
+    ReportStep,
+    Unreached,
+)
 from perdure.core.push.passing import error_of
+from perdure.core.push.step import push_of
 from perdure.core.rejection import (
     ExternalPayloadExpired,
     ExternalPayloadIntegrityMismatch,
@@ -51,6 +60,7 @@ class Invoker:
         self._timeout = timeout
         self._calls: dict[str, Call] = {}
         self._idle = asyncio.Event()
+        self._rests: set[asyncio.Task[None]] = set()
 
     @property
     def count(self) -> int:
@@ -70,20 +80,36 @@ class Invoker:
 
     def send(self, runner: Runner, run: Run) -> None:
         """The lease of a pass is on disk: bring it to its runner."""
-        call = Call(runner, run, self._clock.now())
+        call = Call(runner, run, self._clock.now(), timeout=self._timeout_of(run))
         self._calls[call.call_id] = call
         if runner.is_gone:
             # It left between the beat that chose it and the end of its commit.
-            self.finish(call, Broke(error=error_of("the runner has gone"), logs=[]))
+            self.finish(call, Unreached(error=error_of("the runner has gone")))
         else:
             runner.link.carry(call, run)
+
+    def _timeout_of(self, run: Run) -> int:
+        push = push_of(run)
+        return max(push.pass_timeout or self._timeout, push.pass_extension or 0)
+
+    def heard_of(self, call: Call) -> None:
+        """The runner says that it works on a pass: it may go on."""
+        call.heard_at = self._clock.now()
 
     def finish(self, call: Call, reply: PassReply) -> None:
         """A pass is over: have its answer decided."""
         if call.is_over:
+            if call.is_given_up:
+                # Late, and taken if nobody began the next attempt meanwhile.
+                call.is_given_up = False
+                self._decide(call, reply, tries=0)
             return
         call.is_over = True
         del self._calls[call.call_id]
+        if isinstance(reply, Unreached | Lost):
+            self._rest(call.runner, reply.error.message)
+        else:
+            call.runner.failures = 0
         self._yard.freed(call.runner)
         self._decide(call, reply, tries=0)
         if not self._calls:
@@ -92,7 +118,31 @@ class Invoker:
     def lost(self, runner: Runner, why: str) -> None:
         """A link is gone, and with it the answers that were to come over it."""
         for call in [c for c in self._calls.values() if c.runner is runner]:
-            self.finish(call, Broke(error=error_of(why), logs=[]))
+            self.finish(call, Lost(error=error_of(why)))
+
+    def _rest(self, runner: Runner, why: str) -> None:
+        """A runner could not be reached: others are chosen until it may be back."""
+        if runner.is_gone or runner.is_resting:
+            return
+        delay = min(RUNNER_REST << min(runner.failures, 16), RUNNER_REST_MAX)
+        runner.failures += 1
+        runner.is_resting = True
+        log.warning(
+            "runner %s of app %s gets no passes for %.2f s: %s",
+            runner.runner_id,
+            runner.key.queue,
+            delay / SECOND,
+            why,
+        )
+        task = asyncio.get_running_loop().create_task(self._wake_later(runner, delay))
+        self._rests.add(task)
+        task.add_done_callback(self._rests.discard)
+
+    async def _wake_later(self, runner: Runner, delay: int) -> None:
+        until = self._clock.now() + delay
+        while (left := until - self._clock.now()) > 0:
+            await self._clock.sleep(left)
+        self._yard.wake(runner)
 
     def _decide(self, call: Call, reply: PassReply, *, tries: int) -> None:
         operation: Operation = ApplyPass(
@@ -149,15 +199,16 @@ class Invoker:
         """Give up what has taken too long, and renew the leases of the rest in time."""
         now = self._clock.now()
         for call in list(self._calls.values()):
-            if now - call.sent_at > self._timeout:
+            if now - call.heard_at > call.timeout:
                 self._give_up(call)
             elif call.lease_until - now < PASS_LEASE_TIMEOUT - _RENEW_AFTER:
                 self._renew(call, now)
 
     def _give_up(self, call: Call) -> None:
-        seconds = self._timeout // SECOND
-        error = error_of(f"the runner did not answer within {seconds} s")
+        seconds = call.timeout / SECOND
+        error = error_of(f"the runner did not answer within {seconds:g} s")
         self.finish(call, Broke(error=error, logs=[], is_charged=not call.has_pending))
+        call.is_given_up = True
 
     def _renew(self, call: Call, now: int) -> None:
         call.lease_until = now + PASS_LEASE_TIMEOUT
@@ -173,6 +224,11 @@ class Invoker:
                 await asyncio.wait_for(self._idle.wait(), seconds)
             except TimeoutError:
                 log.info("%d passes are left to others", len(self._calls))
+
+    def close(self) -> None:
+        """Leave alone who rests."""
+        for task in self._rests:
+            task.cancel()
 
 
 def _uploaded(call: Call, reply: PassReply) -> list[Reference]:

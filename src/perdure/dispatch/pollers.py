@@ -23,6 +23,7 @@ from perdure.dispatch.delivery import (
     deliver_workflow_task,
 )
 from perdure.dispatch.patience import Patience
+from perdure.dispatch.ready_names import ReadyNames
 from perdure.dispatch.turns import Turns
 from perdure.engine.matching import Poller
 from perdure.engine.reply import Reply
@@ -113,8 +114,7 @@ class PollerYard:
         self.parked_max = parked_max
         self._parked: dict[QueueKey, OrderedDict[int, ParkedPoller]] = {}
         self._count = 0
-        self._ready: dict[QueueKey, set[str]] = {}
-        self._claiming: set[QueueKey] = set()
+        self._ready = ReadyNames()
         self._claim: Callable[[QueueKey], None] = lambda key: None
         self._on_registration_ended: Callable[[Worker], None] = lambda worker: None
         self._on_drained: Callable[[Collection[Cohort]], None] = lambda cohorts: None
@@ -163,8 +163,7 @@ class PollerYard:
         parked[id(poller)] = poller
         self._count += 1
         self._tell_parked(poller)
-        ready = self._ready.get(poller.key)
-        is_looked_for = ready is not None and not poller.names.isdisjoint(ready)
+        is_looked_for = not poller.names.isdisjoint(self._ready.of(poller.key))
         if is_looked_for:
             self._look(poller.key)
         if self._sessions is not None and poller.takes_sessions:
@@ -184,7 +183,7 @@ class PollerYard:
 
     def _has_ready(self, kind: str, worker: Worker, names: frozenset[str]) -> bool:
         key = QueueKey(worker.namespace, worker.queue, kind)
-        return key not in self.shut and not names.isdisjoint(self._ready.get(key, ()))
+        return key not in self.shut and not names.isdisjoint(self._ready.of(key))
 
     def _tell_parked(self, poller: ParkedPoller) -> None:
         if self.on_parked is not None:
@@ -203,7 +202,7 @@ class PollerYard:
 
     def hurry(self, key: QueueKey) -> None:
         """Let polls go that waited only for a look, unless another one is under way."""
-        if key not in self._claiming:
+        if not self._ready.is_looked_at(key):
             self.let_hasty_go(key)
 
     def let_hasty_go(self, key: QueueKey) -> None:
@@ -226,7 +225,8 @@ class PollerYard:
 
     def suspect(self, key: QueueKey, names: Collection[str]) -> None:
         """There may be ready tasks of these names, for all that this node knows."""
-        self._ready.setdefault(key, set()).update(names)
+        for name in names:
+            self._ready.offer(key, name)
 
     def leave(self, poller: ParkedPoller) -> None:
         """Take a poller away that waits no longer; one that was reserved is gone already."""
@@ -342,29 +342,29 @@ class PollerYard:
             if self._sessions is not None:
                 self._sessions.offered(key, name)
             return
-        self._ready.setdefault(key, set()).add(name)
+        self._ready.offer(key, name)
         if any(name in poller.names for poller in self._parked.get(key, {}).values()):
             self._look(key)
         elif self.turns is not None and key not in self.shut:
             self.turns.ready(key.namespace, key.queue, key.kind, name)
 
     def wanted(self, key: QueueKey) -> tuple[set[str], int]:
+        self._ready.reads(key)
+        return self._wanted(key)
+
+    def _wanted(self, key: QueueKey) -> tuple[set[str], int]:
         parked: Mapping[int, ParkedPoller] = self._parked.get(key, {})
-        ready = self._ready.get(key, set())
+        ready = self._ready.of(key)
         names = {name for poller in parked.values() for name in poller.names if name in ready}
         return names, len(parked)
 
     def exhausted(self, key: QueueKey, names: set[str]) -> None:
-        ready = self._ready.get(key)
-        if ready is not None:
-            ready -= names
-            if not ready:
-                del self._ready[key]
+        self._ready.exhausted(key, names)
 
     def claimed(self, key: QueueKey) -> None:
         """The engine has looked; look again if somebody still waits for what is there."""
-        self._claiming.discard(key)
-        names, _ = self.wanted(key)
+        self._ready.end_look(key)
+        names, _ = self._wanted(key)
         for poller in self._parked.get(key, {}).values():
             if poller.is_hasty:
                 # The look may have begun before it came; the next one did not.
@@ -377,6 +377,5 @@ class PollerYard:
             self.turns.looked(key.namespace, key.queue, key.kind)
 
     def _look(self, key: QueueKey) -> None:
-        if key not in self._claiming:
-            self._claiming.add(key)
+        if self._ready.begin_look(key):
             self._claim(key)

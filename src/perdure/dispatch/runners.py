@@ -13,6 +13,7 @@ from perdure.core.limits import PASSES_PER_RUNNER_MAX, RUNNERS_MAX
 from perdure.core.push.result import vault_of
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.state import Run
+from perdure.dispatch.ready_names import ReadyNames
 from perdure.engine.matching import Poller
 from perdure.identity import jitter
 from perdure.store.interface import QueueKey, Unavailable
@@ -24,17 +25,19 @@ class Call:
     __slots__ = (
         "attempt",
         "has_pending",
+        "heard_at",
+        "is_given_up",
         "is_over",
         "lease_until",
         "namespace",
         "number",
         "run_id",
         "runner",
-        "sent_at",
+        "timeout",
         "vault",
     )
 
-    def __init__(self, runner: "Runner", run: Run, now: int) -> None:
+    def __init__(self, runner: "Runner", run: Run, now: int, *, timeout: int) -> None:
         task = run.task
         assert task is not None
         assert task.lease is not None
@@ -43,11 +46,15 @@ class Call:
         self.run_id = run.run_id
         self.vault = vault_of(run)
         self.number, self.attempt = task.number, task.attempt
-        self.sent_at = now
+        # How long the runner may be silent, and since when it is.
+        self.timeout = timeout
+        self.heard_at = now
         self.lease_until = task.lease.expires_at
         # Whether the runner was told of steps that it can only wait for.
         self.has_pending = False
         self.is_over = False
+        # Whether it was given up for its silence. An answer may still come.
+        self.is_given_up = False
 
     @property
     def call_id(self) -> str:
@@ -97,6 +104,9 @@ class Runner:
         self.link = link
         self.in_flight = 0
         self.is_gone = False
+        # How often in a row it could not be reached, and whether it is left alone for that now.
+        self.failures = 0
+        self.is_resting = False
         # Whether it answers nothing as long as its code finds no new step.
         self.is_impatient = is_impatient
         # Whether it fetches results of steps that are stored apart.
@@ -114,7 +124,12 @@ class Runner:
 
     @property
     def is_free(self) -> bool:
-        return not self.is_gone and self.in_flight < PASSES_PER_RUNNER_MAX and self.link.is_writable
+        return (
+            not self.is_gone
+            and not self.is_resting
+            and self.in_flight < PASSES_PER_RUNNER_MAX
+            and self.link.is_writable
+        )
 
     def granted(self, run: Run, place: int) -> None:
         self._send(self, run)
@@ -126,8 +141,7 @@ class RunnerYard:
     def __init__(self) -> None:
         self._runners: dict[QueueKey, list[Runner]] = {}
         self._count = 0
-        self._ready: dict[QueueKey, set[str]] = {}
-        self._claiming: set[QueueKey] = set()
+        self._ready = ReadyNames()
         self._claim: Callable[[QueueKey], None] = lambda key: None
         self._is_closed = False
 
@@ -158,10 +172,15 @@ class RunnerYard:
         if runner.key in self._ready:
             self.look_for(runner.key)
 
+    def wake(self, runner: Runner) -> None:
+        """A runner that was left alone is tried again."""
+        if runner.is_resting:
+            runner.is_resting = False
+            self.look_for(runner.key)
+
     def look_for(self, key: QueueKey) -> None:
         """Look for ready passes of an app, if somebody here can have one."""
-        if key not in self._claiming and self.wanted(key)[0]:
-            self._claiming.add(key)
+        if self._wanted(key) and self._ready.begin_look(key):
             self._claim(key)
 
     def release_all(self) -> None:
@@ -189,28 +208,29 @@ class RunnerYard:
         """Runners come and go with their links."""
 
     def offered(self, key: QueueKey, name: str) -> None:
-        self._ready.setdefault(key, set()).add(name)
-        if key not in self._claiming and self._able(key, name):
-            self._claiming.add(key)
+        self._ready.offer(key, name)
+        if self._able(key, name) and self._ready.begin_look(key):
             self._claim(key)
 
     def wanted(self, key: QueueKey) -> tuple[set[str], int]:
+        self._ready.reads(key)
         if key not in self._runners:
             return set(), 0
-        names = {name for name in self._ready.get(key, ()) if self._able(key, name)}
+        names = self._wanted(key)
         free = sum(PASSES_PER_RUNNER_MAX - r.in_flight for r in self._runners[key] if r.is_free)
         return names, free
 
     def exhausted(self, key: QueueKey, names: set[str]) -> None:
-        ready = self._ready.get(key)
-        if ready is not None:
-            ready -= names
-            if not ready:
-                del self._ready[key]
+        self._ready.exhausted(key, names)
 
     def claimed(self, key: QueueKey) -> None:
-        self._claiming.discard(key)
+        self._ready.end_look(key)
         self.look_for(key)
+
+    def _wanted(self, key: QueueKey) -> set[str]:
+        if key not in self._runners:
+            return set()
+        return {name for name in self._ready.of(key) if self._able(key, name)}
 
     def _able(self, key: QueueKey, name: str) -> list[Runner]:
         if self._is_closed:

@@ -51,6 +51,7 @@ class LimitMembers(TypedDict):
     slot_limit: int
     cap: SpendCap | None
     meters: Meters | None
+    pass_timeout: int | None
 
 
 class Home(Struct, frozen=True):
@@ -277,8 +278,16 @@ def limits_of(
     One that is admitted already is not delayed by what others use.
     """
     flow = workflow.flow
+    told = workflow.pass_timeout_ms
+    timeout = None if told is None else told * (SECOND // 1000)
     if flow == _UNLIMITED:
-        return {"slot": None, "slot_limit": 0, "cap": None, "meters": None}
+        return {
+            "slot": None,
+            "slot_limit": 0,
+            "cap": None,
+            "meters": None,
+            "pass_timeout": timeout,
+        }
     value = msgspec.json.decode(data) if data else None
     gate = concurrency_gate(flow, value)
     return {
@@ -286,6 +295,7 @@ def limits_of(
         "slot_limit": 0 if flow.concurrency is None else flow.concurrency.limit,
         "cap": None if flow.cap is None else spend_cap(flow.cap),
         "meters": _meters(app, workflow, value, is_admitted),
+        "pass_timeout": timeout,
     }
 
 

@@ -245,6 +245,7 @@ def _start_handler(run: Run, moment: Moment) -> Run:
             retry=push.retry,
             failure_of=run.run_id,
             cap=push.cap,
+            pass_timeout=push.pass_timeout,
             meters=unhindered(push.meters),
             case=push.case,
             error=_error(run).told,

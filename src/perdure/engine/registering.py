@@ -2,9 +2,10 @@
 
 from msgspec import Struct, field
 
-from perdure.core.intake.definition import Manifest, Runner
+from perdure.core.intake.definition import Departure, Manifest, Runner
 from perdure.core.limits import (
     RUNNER_FORGOTTEN_AFTER,
+    RUNNER_INSTANCES_MAX,
     RUNNER_LINKS_MAX,
     RUNNER_MISSED_AFTER,
     RUNNER_STALE_AFTER,
@@ -46,6 +47,8 @@ class RunnerLink(Struct, kw_only=True):
     registered_at: int
     seen_at: int
     is_live: bool = True
+    instances: dict[str, int] = field(default_factory=dict)
+    """The processes behind it that told which they are, and when each was last seen."""
 
 
 APP = RecordKind("app", App)
@@ -135,6 +138,7 @@ class RegisterRunner(Operation):
             workflows=names,
             registered_at=now,
             seen_at=now,
+            instances=_instances(known, manifest.instance, now),
         )
         RUNNER.put(world, namespace, self._key(), link, due_at=now + RUNNER_STALE_AFTER)
         return link
@@ -170,6 +174,55 @@ class RegisterRunner(Operation):
 
     def _key(self) -> str:
         return link_key(self._manifest.app, self._runner_id, self._link_id)
+
+
+def _instances(known: RunnerLink | None, instance: str, now: int) -> dict[str, int]:
+    """Who is behind a link by now: who was heard of lately, and the one that registers."""
+    before = known.instances if known is not None and known.is_live else {}
+    kept = {name: at for name, at in before.items() if now - at < RUNNER_STALE_AFTER}
+    kept.pop(instance, None)
+    if not instance:
+        return kept
+    while len(kept) >= RUNNER_INSTANCES_MAX:
+        del kept[next(iter(kept))]
+    return {**kept, instance: now}
+
+
+class LeaveRunner(Operation):
+    """A process says that it stops. Its link stays while others are behind the same URL."""
+
+    __slots__ = ("_departure", "_key", "_namespace")
+    name = "leave_runner"
+
+    def __init__(self, namespace: str, departure: Departure) -> None:
+        self._namespace = namespace
+        self._departure = departure
+        self._key = link_key(departure.app, departure.runner_id, departure.url)
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (RUNNER.key(self._namespace, self._key),)
+
+    def decide(self, world: World) -> bool:
+        """Whether nobody is behind the link any more."""
+        link = RUNNER.find(world, self._namespace, self._key)
+        if link is None or not link.is_live:
+            return True
+        now = world.moment.now
+        told = self._departure.instance
+        others = {
+            name: at
+            for name, at in link.instances.items()
+            if name != told and now - at < RUNNER_STALE_AFTER
+        }
+        if told and others:
+            link.instances = others
+            RUNNER.put(
+                world, self._namespace, self._key, link, due_at=link.seen_at + RUNNER_STALE_AFTER
+            )
+            return False
+        link.seen_at, link.is_live, link.instances = now, False, {}
+        RUNNER.put(world, self._namespace, self._key, link, due_at=now + RUNNER_MISSED_AFTER)
+        return True
 
 
 class SeeRunner(Operation):

@@ -7,6 +7,7 @@ with the engine, again and again until that answers, and then as a heartbeat.
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,8 @@ from perdure.sdk.workflows import App
 
 HEARTBEAT_SECONDS = 30.0
 RETRY_SECONDS = 0.5
+GOODBYE_SECONDS = 2.0
+"""How long the goodbye may take; an engine that misses it finds out by itself."""
 
 log = logging.getLogger("perdure.sdk")
 
@@ -62,7 +65,13 @@ class Endpoint:
             runner=runner,
         )
         self._results = ResultStore(self._settings)
-        self._registration = encode(registration(app, self._settings, framework=framework, url=url))
+        # Several processes may stand behind one URL; the engine counts who is left.
+        process = {"url": url, "instance": os.urandom(8).hex()}
+        told = registration(app, self._settings, framework=framework, url=url)
+        self._registration = encode(told | process)
+        names = {name: told[name] for name in ("app", "runner") if name in told}
+        self._goodbye = encode(names | process)
+        self._has_asked = False
         self._heartbeat_seconds = heartbeat_seconds
         self._retry_seconds = retry_seconds
         self._registering: asyncio.Task[None] | None = None
@@ -94,12 +103,15 @@ class Endpoint:
             self._registering = asyncio.get_running_loop().create_task(self._register())
 
     async def stop(self) -> None:
-        """Register no more. The engine will notice by the missing heartbeat."""
+        """Register no more and say goodbye: the engine sends nothing new. What runs may finish."""
         if self._registering is not None:
             self._registering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._registering
             self._registering = None
+        if self._has_asked:
+            self._has_asked = False
+            await self._deregister()
         await self._results.close()
 
     async def __aenter__(self) -> Self:
@@ -114,10 +126,25 @@ class Endpoint:
     ) -> None:
         await self.stop()
 
+    async def _deregister(self) -> None:
+        self.registered.clear()
+        async with HttpClient(self._settings.engine_url, self._settings.headers()) as http:
+            try:
+                answer = await http.request(
+                    "POST", "/deregister", self._goodbye, seconds=GOODBYE_SECONDS
+                )
+            except ApiError as error:
+                log.warning("not deregistered at %s: %s", self._settings.engine_url, error)
+                return
+        if answer.status >= 300:
+            # An older engine does not know the word; it misses the heartbeat.
+            log.info("not deregistered at %s: %d", self._settings.engine_url, answer.status)
+
     async def _register(self) -> None:
         delay = self._retry_seconds
         async with HttpClient(self._settings.engine_url, self._settings.headers()) as http:
             while True:
+                self._has_asked = True
                 try:
                     answer = await http.request("POST", "/register", self._registration)
                     is_taken = answer.status < 300

@@ -19,7 +19,7 @@ NAMES_KEPT = 16_384
 PASSES_MAX = 1_000
 """Passes that a connected runner works on at once; more wait in line."""
 PASSES_WAITING_MAX = 10_000
-"""Invokes beyond this are answered with 500, so that the engine tries elsewhere."""
+"""Invokes beyond this are answered with 503, so that the engine tries elsewhere."""
 
 SIGNATURE_TOLERANCE_SECONDS = 300
 HEAD_BYTES_MAX = 32_768

@@ -52,6 +52,9 @@ TURNS_PER_LEVEL = 3
 """Turns of the loop in which news climb one level of a composed wait; so long it must be stuck."""
 LOOK_AGAIN_SECONDS = 0.005
 LOOK_AGAIN_SECONDS_MAX = 1.0
+TIMEOUT_MARGIN_MS = 5_000
+"""How much longer a pass may take than its longest step."""
+PASS_TIMEOUT_MS_MAX = 604_800_000
 
 _NOTHING = msgspec.Raw(b"null")
 _OURS = {__name__, Step.__module__, Ai.__module__}
@@ -93,8 +96,12 @@ def begin(
     clock: Callable[[], int] = now_ms,
     stand_ins: StandIns | None = None,
     store: ResultStore | None = None,
+    is_endless: bool = False,
 ) -> "Pass | None":
-    """Begin a pass whose reply goes to `answer`; None if that was called already."""
+    """Begin a pass whose reply goes to `answer`; None if that was called already.
+
+    It is endless if the engine hears of it meanwhile, and waits for as long as it does.
+    """
     name = invoke.ctx.workflow or invoke.event.name
     workflow = app.find(name)
     if workflow is None:
@@ -107,7 +114,7 @@ def begin(
         answer(result(_NOTHING, []))
         return None
     uploads = uploads_of(store, invoke)
-    return Pass(invoke, name, handler, answer, clock, stand_ins, app, uploads)
+    return Pass(invoke, name, handler, answer, clock, stand_ins, app, uploads, is_endless)
 
 
 class Pass:
@@ -125,6 +132,7 @@ class Pass:
         "_is_concluded",
         "_is_looking",
         "_is_over",
+        "_limit_ms",
         "_lines",
         "_loop",
         "_memos",
@@ -147,9 +155,12 @@ class Pass:
         stand_ins: StandIns | None,
         app: App,
         uploads: Uploads | None,
+        is_endless: bool,
     ) -> None:
         self._uploads = uploads
         self._answer = answer
+        told = invoke.ctx.pass_timeout_ms
+        self._limit_ms = None if is_endless else told
         self._stand_ins = stand_ins
         self._memos = invoke.steps
         self._names = Names()
@@ -189,20 +200,30 @@ class Pass:
         retry: Retry | None,
         input: object,
         report: Report | None = None,
+        timeout_ms: int | None = None,
     ) -> "asyncio.Future[Json]":
         name, id, memo = self._called(wanted)
         if memo is not None and not memo.pending:
             # Nearly every call of a long run ends here, once per pass: no closure is made for it.
             read = None if returns is None else lambda data: msgspec.convert(data, returns)
             return self._remembered(name, memo, read)
-        if memo is None:
+        if memo is None and self._must_ask_for_time(timeout_ms):
+            asked = min(timeout_ms + TIMEOUT_MARGIN_MS, PASS_TIMEOUT_MS_MAX) if timeout_ms else 0
+            self._opcodes.append({"op": "ExtendPass", "id": id, "name": name, "timeoutMs": asked})
+        elif memo is None:
             opcode: Opcode = {"op": "StepRun", "id": id, "name": name}
             if retry is not None:
                 opcode["retry"] = retry.wire()
             if input is not ABSENT:
                 opcode["input"] = encoded(input)
-            self._run_body(opcode, name, function, args, report)
+            self._run_body(opcode, name, function, args, report, timeout_ms)
         return self._unfinished()
+
+    def _must_ask_for_time(self, timeout_ms: int | None) -> bool:
+        """Whether a step may take longer than the engine waits for this pass."""
+        if timeout_ms is None or self._limit_ms is None or self._limit_ms >= PASS_TIMEOUT_MS_MAX:
+            return False
+        return timeout_ms + TIMEOUT_MARGIN_MS > self._limit_ms
 
     def ask(
         self,
@@ -266,6 +287,7 @@ class Pass:
         function: Callable[..., object],
         args: tuple[object, ...],
         report: Report | None,
+        timeout_ms: int | None,
     ) -> None:
         self._opcodes.append(opcode)
         if self._stand_ins is not None and name in self._stand_ins:
@@ -280,7 +302,8 @@ class Pass:
                 if not self._takes_inline(data):
                     value = _returned(value)
             if inspect.isawaitable(value):
-                running = self._loop.create_task(self._await_body(opcode, value, report, begun))
+                awaiting = self._await_body(opcode, value, report, begun, timeout_ms)
+                running = self._loop.create_task(awaiting)
                 self._bodies.add(running)
             else:
                 assert data is not None
@@ -303,10 +326,18 @@ class Pass:
             opcode |= report(value, round(1_000 * (self._loop.time() - begun)))
 
     async def _await_body(
-        self, opcode: Opcode, value: Awaitable[object], report: Report | None, begun: float
+        self,
+        opcode: Opcode,
+        value: Awaitable[object],
+        report: Report | None,
+        begun: float,
+        timeout_ms: int | None,
     ) -> None:
+        seconds = 0.0 if timeout_ms is None else timeout_ms / 1000
+        limit = asyncio.timeout(seconds or None)
         try:
-            returned = await value
+            async with limit:
+                returned = await value
             data = self._encoded(returned)
             self._note_result(opcode, data, returned, report, begun)
             if not self._takes_inline(data):
@@ -316,7 +347,8 @@ class Pass:
                 raise
             opcode |= _failure(RuntimeError("the step was cancelled"))
         except Exception as error:
-            opcode |= _failure(error)
+            late = TimeoutError(f"the step took longer than its {seconds:g} s")
+            opcode |= _failure(late if limit.expired() else error)
         finally:
             running = asyncio.current_task(self._loop)
             assert running is not None

@@ -60,6 +60,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 _read = msgspec.json.Decoder(_Hello | _Invoked | _Pong).decode
 _read_envelope = msgspec.json.Decoder(_Envelope).decode
 _PING = encode({"type": "ping"})
+_LEAVE = encode({"type": "runner.leave"})
 
 
 class Session:
@@ -70,6 +71,7 @@ class Session:
         self._channel: Channel | None = None
         self._early: list[bytes] = []
         self._playing: dict[int, Pass | _Completing] = {}
+        self._ids: dict[int, str] = {}
         self._waiting: deque[_Invoked] = deque()
         self._count = 0
         self._is_draining = False
@@ -105,10 +107,12 @@ class Session:
             self._greet(told.payload)
 
     async def drain(self, seconds: float) -> None:
-        """Refuse what comes, wait for what runs, say goodbye."""
+        """Ask for nothing more, refuse what comes, wait for what runs, say goodbye."""
         self._is_draining = True
+        if self._channel is not None:
+            self._channel.send(_LEAVE)
         for invoked in self._waiting:
-            self._send(invoked.id, refusal(500, "this runner is going away"))
+            self._send(invoked.id, refusal(503, "this runner is going away"))
         self._waiting.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -136,6 +140,7 @@ class Session:
         for playing in list(self._playing.values()):
             playing.abandon()
         self._playing.clear()
+        self._ids.clear()
 
     # ----------------------------------------------------------------------------------------------
 
@@ -161,6 +166,10 @@ class Session:
     def _send_ping(self, every: float) -> None:
         assert self._channel is not None
         self._channel.send(_PING)
+        if self._ids:
+            # What is worked on may take any time, as long as the engine hears of it.
+            told = {"type": "invoke.heartbeat", "payload": {"ids": list(self._ids.values())}}
+            self._channel.send(encode(told))
         self._ping = self._loop.call_later(every, self._send_ping, every)
         # The watchdog counts from the first ping without an answer.
         if self._watchdog is None:
@@ -177,7 +186,7 @@ class Session:
 
     def _admit(self, invoked: _Invoked) -> None:
         if self._is_draining:
-            self._send(invoked.id, refusal(500, "this runner is going away"))
+            self._send(invoked.id, refusal(503, "this runner is going away"))
         elif len(self._playing) < PASSES_MAX:
             self._play(invoked)
         elif len(self._waiting) < PASSES_WAITING_MAX:
@@ -185,11 +194,12 @@ class Session:
                 log.warning("%d passes are running; more wait in line", len(self._playing))
             self._waiting.append(invoked)
         else:
-            self._send(invoked.id, refusal(500, "this runner has too many passes waiting"))
+            self._send(invoked.id, refusal(503, "this runner has too many passes waiting"))
 
     def _play(self, invoked: _Invoked) -> None:
         self._count += 1
         answer = partial(self._answer, self._count, invoked.id)
+        self._ids[self._count] = invoked.id
         store = self._terms.store
         if store is None or is_complete(invoked.payload):
             self._begin(self._count, invoked.payload, answer)
@@ -200,13 +210,16 @@ class Session:
 
     def _begin(self, number: int, invoke: Invoke, answer: Callable[[Reply], None]) -> None:
         terms = self._terms
-        playing = begin(terms.app, invoke, answer, clock=terms.clock, store=terms.store)
+        playing = begin(
+            terms.app, invoke, answer, clock=terms.clock, store=terms.store, is_endless=True
+        )
         if playing is not None:
             self._playing[number] = playing
 
     def _answer(self, number: int, id: str, reply: Reply) -> None:
         self._send(id, reply)
         self._playing.pop(number, None)
+        self._ids.pop(number, None)
         if self._waiting and len(self._playing) < PASSES_MAX:
             self._play(self._waiting.popleft())
         if self._idle is not None and not self._playing and not self._idle.done():

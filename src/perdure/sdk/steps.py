@@ -23,6 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Future = asyncio.Future
+_TIMEOUT_MS_MAX = 604_800_000
 ABSENT = msgspec.UNSET
 """Not given, where None would be a value."""
 
@@ -66,6 +67,7 @@ class Board(Protocol):
         retry: Retry | None,
         input: object,
         report: Report | None = None,
+        timeout_ms: int | None = None,
     ) -> Future[Json]:
         """A step with a body, which runs here if the engine does not know its result."""
         ...
@@ -97,6 +99,7 @@ class Step:
         *args: object,
         returns: type[R],
         retry: Retry | None = None,
+        timeout: Duration | None = None,
         input: object = ABSENT,
     ) -> Future[R]: ...
     @overload
@@ -107,6 +110,7 @@ class Step:
         /,
         *args: object,
         retry: Retry | None = None,
+        timeout: Duration | None = None,
         input: object = ABSENT,
     ) -> Future[T]: ...
     @overload
@@ -117,6 +121,7 @@ class Step:
         /,
         *args: object,
         retry: Retry | None = None,
+        timeout: Duration | None = None,
         input: object = ABSENT,
     ) -> Future[T]: ...
     def run(
@@ -127,9 +132,13 @@ class Step:
         *args: object,
         returns: object = None,
         retry: Retry | None = None,
+        timeout: Duration | None = None,
         input: object = ABSENT,
     ) -> Future[Json]:
         """Do something once: `function(*args)`, plain or async, whose result is remembered.
+
+        After `timeout` this try of the step has failed. Over HTTP it also has the engine wait for
+        as long, if that is longer than it waits for a pass.
 
         The result comes back as JSON carries it; with `returns`, a class, it is made into that.
         `retry` replaces the workflow's policy, `input` is only shown to people. A plain function
@@ -140,7 +149,8 @@ class Step:
                 function.close()
             raise NonRetriableError(f"step {id!r} needs a function to call, not {function!r}")
 
-        return self._board.perform(id, function, args, returns, retry, input)
+        timeout_ms = _timeout_ms(id, timeout)
+        return self._board.perform(id, function, args, returns, retry, input, timeout_ms=timeout_ms)
 
     def sleep(self, id: str, duration: Duration) -> Future[None]:
         """Let time pass; the runner need not be there meanwhile."""
@@ -376,6 +386,18 @@ def judged_step(board: Board, told: Opcode, answer: T) -> Future[T]:
         lambda: {"op": "Score", "data": encoded(told)},
         lambda _: answer,
     )
+
+
+def _timeout_ms(id: str, timeout: Duration | None) -> int | None:
+    if timeout is None:
+        return None
+    try:
+        told = milliseconds(timeout)
+    except ValueError as error:
+        raise NonRetriableError(f"step {id!r}: {error}") from error
+    if not 0 < told <= _TIMEOUT_MS_MAX:
+        raise NonRetriableError(f"step {id!r} needs a timeout of more than 0, at most 7 days")
+    return told
 
 
 def _compact(**fields: object) -> Opcode:

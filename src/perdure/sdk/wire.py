@@ -92,6 +92,7 @@ class RunContext(msgspec.Struct, frozen=True, rename="camel"):
     spent: Spent | None = None
     cap: SpendCap | None = None
     offload: Offload | None = None
+    pass_timeout_ms: float | None = None
 
 
 class Invoke(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import Self
 
 from perdure.sdk.ai import Price
 from perdure.sdk.context import Context
+from perdure.sdk.duration import Duration, milliseconds
 from perdure.sdk.policies import (
     Batch,
     Budget,
@@ -68,14 +69,16 @@ def workflow(
     cap: Cap | None = None,
     budget: Budget | None = None,
     token_throttle: TokenThrottle | None = None,
+    pass_timeout: Duration | None = None,
     on_failure: Handler | None = None,
     more: Mapping[str, object] | None = None,
 ) -> Callable[[Handler], Workflow]:
     """Decorate a handler as a workflow.
 
     `on` says what starts it: names of events, `Event`s and `Cron`s. Left out, it is the event of
-    the workflow's own name; an empty list, nothing but a call. `more` is added to the registration
-    as it is, for what the engine knows and this SDK does not.
+    the workflow's own name; an empty list, nothing but a call. `pass_timeout` is how long a pass
+    may take, with the bodies of its steps; a connected runner needs none. `more` is added to the
+    registration as it is, for what the engine knows and this SDK does not.
     """
     if not name.strip():
         raise ValueError("a workflow needs a name")
@@ -95,6 +98,8 @@ def workflow(
     }
     registration: Wire = {} if on is None else {"triggers": [t.wire() for t in _triggers(on)]}
     registration |= {name: policy.wire() for name, policy in policies.items() if policy is not None}
+    if pass_timeout is not None:
+        registration["passTimeoutMs"] = milliseconds(pass_timeout)
     registration |= more or {}
 
     def decorate(handler: Handler) -> Workflow:
@@ -144,6 +149,7 @@ class App:
         cap: Cap | None = None,
         budget: Budget | None = None,
         token_throttle: TokenThrottle | None = None,
+        pass_timeout: Duration | None = None,
         on_failure: Handler | None = None,
         more: Mapping[str, object] | None = None,
     ) -> Callable[[Handler], Workflow]:
@@ -163,6 +169,7 @@ class App:
             cap=cap,
             budget=budget,
             token_throttle=token_throttle,
+            pass_timeout=pass_timeout,
             on_failure=on_failure,
             more=more,
         )

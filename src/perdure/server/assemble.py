@@ -6,7 +6,7 @@ from typing import Any
 
 from perdure import __version__
 from perdure.clock import Clock, FollowingClock, SystemClock
-from perdure.core.limits import PASS_TIMEOUT, RESPONSE_COMPRESSION_BYTES_MIN
+from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
 from perdure.dispatch.asking import Asking
 from perdure.dispatch.deadlines import DeadlineLoop
@@ -183,7 +183,7 @@ class Server:
         self.engine.shut = self.shut_queues.queues
         self.polling = Polling(self.engine, self.yard, granting, yards, self.shut_queues)
         self.runners.connect(self.polling.look)
-        self.invoker = Invoker(self.engine, clock, self.runners, timeout=PASS_TIMEOUT)
+        self.invoker = Invoker(self.engine, clock, self.runners, timeout=settings.pass_timeout)
         self.sessions = SessionDesk(self.engine, self.yard, granting)
         self.deadlines.on_record(SESSION.name, self.sessions.on_due)
         self.deadlines.on_record(
@@ -318,6 +318,9 @@ class Server:
             warns_of_addresses=settings.auth_driver != "none",
             namespaces=self.namespaces.known,
         )
+        if self.neighbours is not None:
+            self.serve.on_served = self.neighbours.hints.served
+            self.neighbours.hints.on_runners = self.serve.look_soon
         self.catalogue = CatalogueReader(
             self.engine, push_surface, clock, self.store_watch, settings.signing_key
         )
@@ -437,6 +440,7 @@ class Server:
     async def close(self) -> None:
         """Let go of the store."""
         self.serve.close()
+        self.invoker.close()
         self.connect.close()
         await self.store_watch.close()
         if self.neighbours is not None:

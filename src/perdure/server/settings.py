@@ -77,6 +77,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     bounds: Bounds = DEFAULT_BOUNDS
     compression: bool = True
     signing_key: str | None = None
+    pass_timeout: int = limits.PASS_TIMEOUT
     external_payloads: bool = True
     external_payload_threshold: int = limits.EXTERNAL_PAYLOAD_THRESHOLD_BYTES
     webhook_keys: tuple[str, ...] = ()
@@ -127,6 +128,7 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_STORE_DIRECT": "PostgreSQL without the pooler, for hints and queries between nodes",
     "PERDURE_PROCESSES": "server processes behind one port; more than one needs PostgreSQL",
     "PERDURE_SIGNING_KEY": "key that signs passes to runners that serve HTTP",
+    "PERDURE_PASS_TIMEOUT": "seconds that a runner may take for a pass, if nothing else is said",
     "DW_SERVER_ID": "name of this server in cluster info",
     "DW_DEFAULT_NAMESPACE": "namespace of requests that name none; created at start",
     "DW_ENV_AUDIT_STRICT": "refuses to start with variables that have no effect",
@@ -201,6 +203,9 @@ def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
         "pooler": _choice(environment, "PERDURE_POOLER", "none", "transaction"),
         "processes": _integer(environment, "PERDURE_PROCESSES", 1, PROCESSES_MAX),
         "signing_key": environment.get("PERDURE_SIGNING_KEY") or None,
+        "pass_timeout": _seconds(
+            environment, "PERDURE_PASS_TIMEOUT", 1, limits.PASS_TIMEOUT_MAX // limits.SECOND
+        ),
         "server_id": environment.get("DW_SERVER_ID") or None,
         "default_namespace": _namespace(environment, "DW_DEFAULT_NAMESPACE"),
         "auth_driver": environment.get("DW_AUTH_DRIVER") or None,

@@ -27,7 +27,15 @@ class AnswerTooLarge(ClientError):
     """The answer is larger than the caller takes."""
 
 
-class Stale(ClientError):
+class Unreachable(ClientError):
+    """No connection came about, so nothing was sent."""
+
+
+class ConnectionLost(ClientError):
+    """The connection ended after something was sent and before the answer was complete."""
+
+
+class Stale(ConnectionLost):
     """The connection closed before anything came back."""
 
 
@@ -115,7 +123,7 @@ class _Connection:
         while not reading.is_complete:
             data = await self._reader.read(_READ_BYTES)
             if not data:
-                kind = Stale if silent else ClientError
+                kind = Stale if silent else ConnectionLost
                 raise kind("the connection closed before the answer was complete")
             silent = False
             try:
@@ -145,7 +153,7 @@ class HttpClient:
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, bytes_max: int
     ) -> Answer:
-        """Post JSON and return the answer. Raises `ClientError`."""
+        """Post JSON and return the answer. Raises `ClientError`, by how far it got."""
         target = target_of(url)
         request = _request(target, body, headers)
         known = self._take(target)
@@ -153,10 +161,11 @@ class HttpClient:
             # One that was idle may have been closed at this very moment, and nobody read it.
             with contextlib.suppress(Stale, OSError):
                 return await self._exchange(target, known, request, bytes_max)
+        connection = await self._open(target)
         try:
-            return await self._exchange(target, await self._open(target), request, bytes_max)
+            return await self._exchange(target, connection, request, bytes_max)
         except OSError as error:
-            raise ClientError(f"{target.host}:{target.port} is away: {error}") from error
+            raise ConnectionLost(f"{target.host}:{target.port} is away: {error}") from error
 
     async def _exchange(
         self, target: Target, connection: _Connection, request: bytes, bytes_max: int
@@ -183,8 +192,8 @@ class HttpClient:
         return None
 
     async def _open(self, target: Target) -> _Connection:
-        secure = self._secure() if target.is_secure else None
         try:
+            secure = self._secure() if target.is_secure else None
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self._resolve is None:
                     return _Connection(
@@ -194,7 +203,10 @@ class HttpClient:
                     await self._resolve(target.host, target.port), target, secure
                 )
         except TimeoutError as error:
-            raise ClientError(f"{target.host}:{target.port} does not answer") from error
+            raise Unreachable(f"{target.host}:{target.port} does not answer") from error
+        except (OSError, UnicodeError) as error:
+            # Names that are too long for DNS are found out while connecting.
+            raise Unreachable(f"{target.host}:{target.port} is away: {error}") from error
 
     async def _open_at(
         self, addresses: Sequence[str], target: Target, secure: ssl.SSLContext | None

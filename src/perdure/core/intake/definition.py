@@ -19,6 +19,7 @@ from perdure.core.rejection import InvalidRequest
 T = TypeVar("T")
 Backoff = Literal["fixed", "linear", "exponential"]
 Milliseconds = Annotated[int, Meta(ge=1, le=limits.POLICY_MILLISECONDS_MAX)]
+PassMilliseconds = Annotated[int, Meta(ge=1, le=limits.PASS_TIMEOUT_MAX // (limits.SECOND // 1000))]
 Count = Annotated[int, Meta(ge=1, le=limits.POLICY_COUNT_MAX)]
 Delay = Annotated[int, Meta(ge=0, le=limits.POLICY_MILLISECONDS_MAX)]
 Amount = Annotated[float, Meta(ge=0)]
@@ -147,6 +148,8 @@ class Workflow(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     retry: Retry = Retry()
     on_failure: bool = False
     flow: Flow = Flow()
+    pass_timeout_ms: PassMilliseconds | None = None
+    """How long a pass of it may take."""
     unknown: dict[str, Any] = {}
     """Knobs that we do not know yet, as they came. Nothing follows from them."""
 
@@ -178,6 +181,17 @@ class Manifest(Struct, frozen=True, kw_only=True):
     url: str | None
     runner: Runner
     workflows: tuple[Workflow, ...]
+    instance: str = ""
+    """Which process it is, if it says: several may stand behind one URL."""
+
+
+class Departure(Struct, frozen=True, kw_only=True):
+    """A runner that serves HTTP stops."""
+
+    app: str
+    runner_id: str
+    url: str
+    instance: str = ""
 
 
 # The wire ----------------------------------------------------------------------------------------
@@ -199,6 +213,7 @@ class _Entry(Struct, rename="camel"):
     cap: Cap | None = None
     budget: Budget | None = None
     token_throttle: TokenThrottle | None = None
+    pass_timeout_ms: PassMilliseconds | None = None
 
 
 class _Registration(Struct, rename="camel"):
@@ -214,6 +229,14 @@ class _Registration(Struct, rename="camel"):
     region: str | None = None
     key_fingerprint: str | None = None
     offload: bool | None = None
+    instance: str | None = None
+
+
+class _Departure(Struct):
+    app: str
+    url: str
+    runner: str | None = None
+    instance: str | None = None
 
 
 _KNOWN = frozenset(_Entry.__struct_encode_fields__)
@@ -248,7 +271,29 @@ def read_manifest(body: object, *, with_url: bool) -> Manifest:
             **{field: getattr(told, field) for field in _SAID}, offload=told.offload or None
         ),
         workflows=workflows,
+        instance=_instance(told.instance),
     )
+
+
+def read_departure(body: object) -> Departure:
+    """The goodbye in a decoded body."""
+    told = _convert(body, _Departure, "")
+    _require_name(told.app, "app")
+    if told.runner is not None:
+        _require_name(told.runner, "runner")
+    url = _url(told.url)
+    return Departure(
+        app=told.app,
+        runner_id=told.runner or url,
+        url=url,
+        instance=_instance(told.instance),
+    )
+
+
+def _instance(told: str | None) -> str:
+    if told is not None:
+        _require_length(told, "instance")
+    return told or ""
 
 
 def read_workflow(entry: object, path: str = "workflow") -> Workflow:
@@ -281,6 +326,7 @@ def _workflow(entry: object, path: str) -> Workflow:
         retry=told.retry or Retry(),
         on_failure=bool(told.on_failure),
         flow=flow,
+        pass_timeout_ms=told.pass_timeout_ms,
         unknown=unknown,
     )
 

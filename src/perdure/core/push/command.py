@@ -130,8 +130,15 @@ class GiveScore(AtStep, frozen=True, kw_only=True):
     run_id: str | None = None
 
 
+class ExtendPass(AtStep, frozen=True, kw_only=True):
+    """The body of a step needs longer than a pass may take: the next one may take as long."""
+
+    timeout: int
+
+
 StepCommand: TypeAlias = (
     ReportStep
+    | ExtendPass
     | SkipStep
     | StartSleep
     | SleepUntil
@@ -186,4 +193,21 @@ class Broke(Struct, frozen=True, kw_only=True):
     is_charged: bool = True
 
 
-PassReply: TypeAlias = Progressed | Returned | Refused | Broke
+class Unreached(Struct, frozen=True, kw_only=True):
+    """No runner took the pass: nothing of it was done. The endpoint failed, not the run."""
+
+    error: StepError
+    logs: list[LogLine] = []
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """A runner took the pass and went away before it answered. The endpoint failed, not the run.
+
+    How often that may happen in a row is bounded all the same: a pass may be what kills it.
+    """
+
+    error: StepError
+    logs: list[LogLine] = []
+
+
+PassReply: TypeAlias = Progressed | Returned | Refused | Broke | Unreached | Lost

@@ -15,8 +15,10 @@ from perdure.core.push.command import (
     Broke,
     CallWorkflow,
     EmitEvent,
+    ExtendPass,
     GiveScore,
     LogLine,
+    Lost,
     PassReply,
     Progressed,
     Refused,
@@ -28,6 +30,7 @@ from perdure.core.push.command import (
     StartSleep,
     StepCommand,
     StepError,
+    Unreached,
 )
 from perdure.core.push.effect import (
     Asked,
@@ -70,11 +73,19 @@ from perdure.core.run import close
 from perdure.core.run.command import CompleteRun, FailRun
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.history import encode, raw, record
+from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.moment import Moment
 from perdure.core.run.operation import PushStep, StepState
-from perdure.core.run.state import Run, TaskReceipt, WorkflowTask
+from perdure.core.run.state import WORKFLOW_TASK, Run, TaskReceipt, WorkflowTask
 from perdure.core.run.status import RunStatus
-from perdure.core.run.task import delay_task, find_receipt, finish_task, require_lease
+from perdure.core.run.task import (
+    delay_task,
+    find_receipt,
+    finish_task,
+    release_task,
+    require_lease,
+    withdraw,
+)
 
 
 def apply_pass(
@@ -89,18 +100,22 @@ def apply_pass(
     """Take a runner's answer in. One that is repeated gets the recorded outcome."""
     known = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if known is not None:
-        return known
+        if not _is_late_answer(run, known, reply):
+            return known
+        _lease_again(run, moment, known)
     task = require_lease(
         run, moment, number=report.number, owner=report.owner, attempt=report.attempt
     )
     assert task.lease is not None
     started_at = task.lease.granted_at
     push = push_of(run)
+    if isinstance(reply, Unreached):
+        return _hand_back(run, moment, task, reply)
     push.executed_by, push.waits_out_backoffs = executed_by, waits_out_backoffs
     run.last_progress_at = moment.now
     record_logs(run, moment, reply.logs, _tries(run))
     match reply:
-        case Broke():
+        case Broke() | Lost():
             return _retry_pass(run, moment, task, reply)
         case Progressed():
             # The lease stands until all is applied, so that nothing asks for the next pass early.
@@ -122,6 +137,28 @@ def apply_pass(
     return receipt
 
 
+def _is_late_answer(run: Run, given_up: TaskReceipt, reply: PassReply) -> bool:
+    """Whether an attempt that was given up has an answer after all, and nobody began the next."""
+    task = run.task
+    return (
+        isinstance(reply, Progressed | Returned | Refused)
+        and given_up.outcome == "failed"
+        and not run.is_closed
+        and task is not None
+        and (task.number, task.attempt) == (given_up.number, given_up.attempt)
+        and task.state is not TaskState.LEASED
+    )
+
+
+def _lease_again(run: Run, moment: Moment, given_up: TaskReceipt) -> None:
+    task = run.task
+    assert task is not None
+    if task.state is TaskState.READY:
+        withdraw(run, WORKFLOW_TASK)
+    task.state = TaskState.LEASED
+    task.lease = Lease(given_up.owner, moment.now, moment.now + limits.PASS_LEASE_TIMEOUT)
+
+
 def fail(run: Run, moment: Moment, error: StepError) -> None:
     """End a run badly, with what its steps and its code had to say."""
     close.fail_run(
@@ -136,7 +173,8 @@ def error_of(message: str, reason: str | None = None) -> StepError:
 
 
 def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
-    push_of(run).transport_failures = 0
+    push = push_of(run)
+    push.transport_failures = push.losses = 0
     return finish_task(run, task, "completed")
 
 
@@ -145,6 +183,10 @@ def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
 
 def _progress(run: Run, moment: Moment, reply: Progressed, started_at: int) -> None:
     told: set[str] = set()
+    error = _extend(run, reply)
+    if error is not None:
+        fail(run, moment, error)
+        return
     for command in reply.commands:
         if command.step_id in told:
             # The first of its id wins; a runner that tells a step twice is confused.
@@ -156,6 +198,19 @@ def _progress(run: Run, moment: Moment, reply: Progressed, started_at: int) -> N
             return
     if run.history_count > moment.bounds.history_events_max:
         close.exceed_history(run, moment)
+
+
+def _extend(run: Run, reply: Progressed) -> StepError | None:
+    """Note how long the next pass may take. One that only asks for more must ask for much more."""
+    push = push_of(run)
+    before, push.pass_extension = push.pass_extension, None
+    asked = [command.timeout for command in reply.commands if isinstance(command, ExtendPass)]
+    if not asked:
+        return None
+    if before is not None and len(asked) == len(reply.commands) and max(asked) < 2 * before:
+        return error_of("the runner asks for a longer pass again and has not used the last one")
+    push.pass_extension, push.is_fresh = max(asked), True
+    return None
 
 
 def park(run: Run, moment: Moment) -> None:
@@ -195,7 +250,7 @@ def _apply(run: Run, moment: Moment, command: StepCommand, started_at: int) -> S
     step = find_step(run, command.step_id)
     if isinstance(command, ReportStep):
         return _report(run, moment, step, command, started_at)
-    if step is not None:
+    if step is not None or isinstance(command, ExtendPass):
         # It is under way, or over. Asking for it again restarts nothing.
         return None
     if push_of(run).steps >= limits.STEPS_PER_RUN_MAX:
@@ -358,9 +413,23 @@ _OPENING: dict[type, Opening] = {
 # Passes that broke ------------------------------------------------------------------------------
 
 
-def _retry_pass(run: Run, moment: Moment, task: WorkflowTask, reply: Broke) -> TaskReceipt:
+def _hand_back(run: Run, moment: Moment, task: WorkflowTask, reply: Unreached) -> TaskReceipt:
+    """No runner took the pass: any other may have it, as if it had never been sent."""
     push = push_of(run)
-    if not reply.is_charged:
+    if push.pause is not None:
+        push.is_fresh, run.status = True, RunStatus.PAUSED
+        return finish_task(run, task, "unreached")
+    assert task.lease is not None
+    receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, "unreached", [])
+    run.last_task = receipt
+    task.failure_message = reply.error.message
+    release_task(run, moment)
+    return receipt
+
+
+def _retry_pass(run: Run, moment: Moment, task: WorkflowTask, reply: Broke | Lost) -> TaskReceipt:
+    push = push_of(run)
+    if isinstance(reply, Broke) and not reply.is_charged:
         receipt = finish_task(run, task, "no_progress")
         if push.is_fresh:
             become_fresh(run, moment)
@@ -368,9 +437,13 @@ def _retry_pass(run: Run, moment: Moment, task: WorkflowTask, reply: Broke) -> T
             park(run, moment)
         return receipt
     push.errors += 1
-    push.transport_failures += 1
-    tries = push.transport_failures
-    is_last = tries >= limits.PASS_TRIES_MAX
+    if isinstance(reply, Lost):
+        push.losses += 1
+        tries, is_last = push.losses, push.losses >= limits.PASS_LOSSES_MAX
+    else:
+        push.transport_failures += 1
+        tries = push.transport_failures
+        is_last = tries >= limits.PASS_TRIES_MAX
     delay = min(limits.PASS_BACKOFF << (tries - 1), limits.PASS_BACKOFF_MAX)
     record(
         run,

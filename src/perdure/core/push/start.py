@@ -45,6 +45,7 @@ class PushStart(Struct, frozen=True, kw_only=True):
     slot: str | None = None
     slot_limit: int = 0
     cap: SpendCap | None = None
+    pass_timeout: int | None = None
     meters: Meters | None = None
     case: EvalCase | None = None
     shift: int = 0
@@ -108,6 +109,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             slot=request.slot,
             slot_limit=request.slot_limit,
             cap=request.cap,
+            pass_timeout=request.pass_timeout,
             meters=request.meters,
             case=request.case,
             trace_id=moment.ids.hex(32),

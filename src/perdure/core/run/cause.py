@@ -180,10 +180,14 @@ def _task(run: Run, task: WorkflowTask) -> Cause:
                 last_failure=task.failure_message,
             )
         case TaskState.READY:
+            taker = "worker of queue" if run.push is None else "runner of app"
+            why = ""
+            if run.push is not None and task.failure_message is not None:
+                why = f"; the last one could not be reached: {task.failure_message}"
             return Cause(
                 kind="workflow_task_ready",
-                text=f"ready since {instant.text(task.available_at)}; no worker of queue "
-                f"{run.queue} that knows {run.workflow_type} has taken it",
+                text=f"ready since {instant.text(task.available_at)}; no {taker} "
+                f"{run.queue} that knows {run.workflow_type} has taken it{why}",
                 queue=run.queue,
                 name=run.workflow_type,
                 attempt=task.attempt,

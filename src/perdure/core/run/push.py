@@ -111,6 +111,8 @@ class Push(Struct, kw_only=True):
     attempt: int = 1
     errors: int = 0
     transport_failures: int = 0
+    losses: int = 0
+    """How often in a row a pass was lost with the runner that had taken it."""
     steps: int = 0
     current: str | None = None
     is_fresh: bool = False
@@ -143,6 +145,10 @@ class Push(Struct, kw_only=True):
     span_id: str = ""
     spent: Spent | None = None
     cap: SpendCap | None = None
+    pass_timeout: int | None = None
+    """How long a pass may take, if its workflow says."""
+    pass_extension: int | None = None
+    """How long the next one may, if a step in it needs longer."""
     judged: dict[str, Judged] = field(default_factory=dict)
     """What scores there are, by name."""
     fork: bytes | None = None

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 
 from perdure.clock import Clock
 from perdure.core.intake.definition import Manifest, read_manifest
+from perdure.core.intake.definition import Runner as RunnerSelf
 from perdure.core.limits import (
     PASS_BYTES_MAX,
     RUNNER_HEARTBEAT,
@@ -54,9 +55,14 @@ class _Result(Struct):
     body: Raw = Raw(b"{}")
 
 
+class _Heartbeat(Struct):
+    ids: list[str]
+
+
 _HEAD_BYTES = 256
 _ID = re.compile(rb'"id"\s*:\s*"([\w-]{1,64})"', re.ASCII)
 _envelope_decoder = msgspec.json.Decoder(_Envelope)
+_heartbeat_decoder = msgspec.json.Decoder(_Heartbeat)
 _result_decoder = msgspec.json.Decoder(_Result)
 
 _HELLO = encode(
@@ -135,6 +141,7 @@ class Session:
         self._calls: dict[str, Call] = {}
         self._impatience: asyncio.TimerHandle | None = None
         self._is_lost = False
+        self._is_leaving = False
 
     # The socket ----------------------------------------------------------------------------------
 
@@ -161,7 +168,12 @@ class Session:
         elif envelope.type == "ping":
             self._socket.send(_PONG)
         elif envelope.type == "runner.register":
+            self._is_leaving = False
             self._register(bytes(envelope.payload))
+        elif envelope.type == "invoke.heartbeat":
+            self._hear_of(envelope)
+        elif envelope.type == "runner.leave":
+            self._begin_leaving()
 
     def lost(self) -> None:
         self._is_lost = True
@@ -221,7 +233,7 @@ class Session:
             self._socket.close(frames.INTERNAL, "the engine has made a mistake")
             return
         link = decided.result()
-        if self._is_lost:
+        if self._is_lost or self._is_leaving:
             self._tell_gone(link.app, link.runner_id)
             return
         yard, before = self._plane.yard, self._runner
@@ -232,7 +244,7 @@ class Session:
             workflows=frozenset(link.workflows),
             link=self,
             send=self._plane.invoker.send,
-            is_impatient=is_impatient(manifest),
+            is_impatient=is_impatient(manifest.runner),
             fetches_results=manifest.runner.offload is True,
         )
         if before is not None:
@@ -249,9 +261,17 @@ class Session:
     def seen(self) -> None:
         """The runner is still there."""
         runner = self._runner
-        if runner is not None:
+        if runner is not None and not self._is_leaving:
             key = link_key(runner.key.queue, runner.runner_id, self._link_id)
             self._plane.engine.send(SeeRunner(self._namespace, key, is_live=True))
+
+    def _begin_leaving(self) -> None:
+        """The runner is about to stop: it answers what it has, and gets nothing more."""
+        self._is_leaving = True
+        runner = self._runner
+        if runner is not None and not runner.is_gone:
+            self._plane.yard.remove(runner)
+            self._tell_gone(runner.key.queue, runner.runner_id)
 
     def _leave(self, runner: Runner) -> None:
         self._plane.yard.remove(runner)
@@ -276,7 +296,10 @@ class Session:
     def carry(self, call: Call, run: Run) -> None:
         runner = call.runner
         body = body_of(
-            run, is_impatient=runner.is_impatient, fetches_results=runner.fetches_results
+            run,
+            is_impatient=runner.is_impatient,
+            timeout=call.timeout,
+            fetches_results=runner.fetches_results,
         )
         call.has_pending = body.has_pending
         if body.size + _FRAME_BYTES > PASS_BYTES_MAX:
@@ -312,6 +335,17 @@ class Session:
         elif self._runner is None:
             self._socket.close(frames.POLICY, f"the registration cannot be read: {obstacle}")
 
+    def _hear_of(self, envelope: _Envelope) -> None:
+        """The runner names the passes that it works on."""
+        try:
+            told = _heartbeat_decoder.decode(envelope.payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        for call_id in told.ids:
+            call = self._calls.get(call_id)
+            if call is not None:
+                self._plane.invoker.heard_of(call)
+
     def _take_result(self, envelope: _Envelope) -> None:
         call = self._calls.pop(envelope.id or "", None)
         if call is None:
@@ -324,10 +358,9 @@ class Session:
         self._plane.invoker.finish(call, reply_of(result.status, bytes(result.body)))
 
 
-def is_impatient(manifest: Manifest) -> bool:
+def is_impatient(told: RunnerSelf) -> bool:
     """Whether a runner answers nothing while all that its code stands at is under way.
 
     The published Python runner does so up to 0.1.2, and later ones may not say that they do not.
     """
-    told = manifest.runner
     return told.sdk_name == "duraton" and told.language == "python"

@@ -305,6 +305,7 @@ def again(source: Run, arguments: bytes) -> PushStart:
         slot=push.slot,
         slot_limit=push.slot_limit,
         cap=push.cap,
+        pass_timeout=push.pass_timeout,
         meters=once_more(push.meters),
         case=push.case,
     )

@@ -14,17 +14,20 @@ from perdure.core.limits import (
     OFFLOAD_BYTES,
     OPCODES_PER_PASS_MAX,
     PASS_BYTES_MAX,
+    SECOND,
     STEP_RESULT_BYTES_MAX,
 )
 from perdure.core.push.command import (
     Broke,
     LogLine,
+    Lost,
     PassReply,
     Progressed,
     Refused,
     Returned,
     StepCommand,
     StepError,
+    Unreached,
 )
 from perdure.core.push.passing import error_of
 from perdure.core.push.step import NULL, push_of
@@ -94,13 +97,15 @@ MEMO_TOO_LARGE = "memo_too_large"
 """Why a run fails whose memo no message to its runner can carry."""
 
 
-def body_of(run: Run, *, is_impatient: bool, fetches_results: bool = False) -> PassBody:
+def body_of(
+    run: Run, *, is_impatient: bool, timeout: int, fetches_results: bool = False
+) -> PassBody:
     """The body of a pass.
 
     A runner that fetches results gets references, and as much of the memo as fits; to others all
     is sent inline.
     """
-    context = _context(run)
+    context = _context(run, timeout)
     if fetches_results:
         memo, has_pending, after = _referring(run, context)
         terms = {"thresholdBytes": OFFLOAD_BYTES, "maxBytes": STEP_RESULT_BYTES_MAX}
@@ -196,7 +201,7 @@ def _entry(step: PushStep, *, is_impatient: bool) -> bytes | None:
     return None
 
 
-def _context(run: Run) -> dict[str, object]:
+def _context(run: Run, timeout: int) -> dict[str, object]:
     push = push_of(run)
     context: dict[str, object] = {
         "runId": run.run_id,
@@ -204,6 +209,7 @@ def _context(run: Run) -> dict[str, object]:
         "attempt": push.attempt,
         "app": run.queue,
         "runner": push.pin,
+        "passTimeoutMs": timeout * 1000 // SECOND,
         "traceparent": f"00-{push.trace_id}-{push.span_id}-01",
     }
     if push.spent is not None or push.cap is not None:
@@ -261,6 +267,8 @@ _text_decoder = msgspec.json.Decoder(str)
 
 def reply_of(status: int, body: bytes) -> PassReply:
     """What a runner's answer asks for. One that nobody can read is a pass that broke."""
+    if status == 503:
+        return Unreached(error=error_of(f"the runner takes no passes now{_shown(body)}"))
     obstacle = find_obstacle(body)
     if obstacle is not None:
         # Asking again would only repeat what the steps did.
@@ -312,6 +320,26 @@ def _logs(lines: list[Raw] | None) -> list[LogLine]:
             fields = option(told.fields)
             found.append(LogLine(told.level, told.message, told.scope, told.index, fields))
     return found
+
+
+def reply_over_http(status: int, body: bytes) -> PassReply:
+    """The same for an answer over HTTP, which a proxy may have given instead of the runner."""
+    if status in (401, 403):
+        return Unreached(error=error_of(f"it refuses our signature ({status}){_shown(body)}"))
+    if status == 502:
+        return Unreached(error=error_of(f"nobody behind its address answers (502){_shown(body)}"))
+    if status == 504:
+        return Lost(error=error_of(f"a proxy gave up waiting for it (504){_shown(body)}"))
+    return reply_of(status, body)
+
+
+def _shown(body: bytes) -> str:
+    """What a refusal says of itself, if it is one of the protocol."""
+    try:
+        said = option(_body_decoder.decode(body).error)
+        return "" if said is None else f": {_text_decoder.decode(said)[:200]}"
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
 
 
 def _error(told: Raw | UnsetType, status: int) -> StepError:

@@ -17,6 +17,7 @@ from perdure.core.limits import (
     APPROVAL_TEXT_LENGTH_MAX,
     EVENT_DATA_BYTES_MAX,
     NAME_LENGTH_MAX,
+    PASS_TIMEOUT_MAX,
     SECOND,
     STEP_ATTEMPTS_MAX,
     STEP_DELAY_MAX,
@@ -32,6 +33,7 @@ from perdure.core.push.command import (
     AwaitEvent,
     CallWorkflow,
     EmitEvent,
+    ExtendPass,
     GiveScore,
     ReportStep,
     SendWebhook,
@@ -250,6 +252,15 @@ def _skip(opcode: Opcode) -> StepCommand:
     return SkipStep(step_id=opcode.id, name=opcode.name, reason=option(opcode.data))
 
 
+def _extend(opcode: Opcode) -> StepCommand:
+    timeout = _delay(opcode.timeout_ms or 0)
+    if not 0 < timeout <= PASS_TIMEOUT_MAX:
+        raise OpcodeError(
+            f"ExtendPass needs timeoutMs, at most {PASS_TIMEOUT_MAX // MILLISECOND} of them"
+        )
+    return ExtendPass(step_id=opcode.id, name=opcode.name, timeout=timeout)
+
+
 def _sleep(opcode: Opcode) -> StepCommand:
     if opcode.sleep_ms is None:
         raise OpcodeError("Sleep needs sleepMs")
@@ -391,6 +402,7 @@ def _score(opcode: Opcode) -> StepCommand:
 
 _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
     "StepRun": _step_run,
+    "ExtendPass": _extend,
     "Skip": _skip,
     "Sleep": _sleep,
     "SleepUntil": _sleep_until,

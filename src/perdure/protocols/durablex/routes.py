@@ -44,6 +44,7 @@ def routes(
     run = "/runs/{run_id}"
     return [
         Route("POST", "/register", RUNNER, surface, serve.register),
+        Route("POST", "/deregister", RUNNER, surface, serve.deregister),
         Route("GET", "/connect", RUNNER, surface, connect.connect, lean=True, upgrades=True),
         Route("POST", "/events", SENDER, surface, events.ingest, lean=True),
         Route("GET", "/events", READER, surface, events.find),

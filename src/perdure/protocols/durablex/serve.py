@@ -2,43 +2,56 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
 from perdure.clock import Clock
-from perdure.core.intake.definition import Manifest, read_manifest
-from perdure.core.intake.signature import HEADERS, sign
+from perdure.core.intake.definition import read_departure, read_manifest
+from perdure.core.intake.signature import HEADERS, fingerprint, sign
 from perdure.core.limits import (
     PASS_BYTES_MAX,
-    PASS_TIMEOUT,
     RUNNER_STALE_AFTER,
     RUNNERS_MAX,
     SECOND,
     SERVED_PASS_BYTES_MAX,
 )
-from perdure.core.push.command import Broke, PassReply, Refused
+from perdure.core.push.command import Broke, Lost, PassReply, Refused, StepError, Unreached
 from perdure.core.push.passing import error_of
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
 from perdure.dispatch.egress import Blocked, RunnerGuard, read_target
 from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
 from perdure.dispatch.runners import Call, Runner, RunnerYard
 from perdure.engine.beat import Engine
-from perdure.engine.registering import RUNNER, RegisterRunner, RunnerLink
+from perdure.engine.registering import RUNNER, LeaveRunner, RegisterRunner, RunnerLink
 from perdure.protocols.durablex.connect import is_impatient
-from perdure.protocols.durablex.invoke import PassBody, ResultLost, body_of, does_not_fit, reply_of
+from perdure.protocols.durablex.invoke import (
+    PassBody,
+    ResultLost,
+    body_of,
+    does_not_fit,
+    reply_over_http,
+)
 from perdure.protocols.durablex.requests import read_body
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
-from perdure.web.client import AnswerTooLarge, ClientError, HttpClient
+from perdure.web.client import (
+    AnswerTooLarge,
+    ClientError,
+    ConnectionLost,
+    HttpClient,
+    Unreachable,
+)
 from perdure.web.message import HttpError, Request, Response
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 30 * SECOND
 _LOOK = 10 * SECOND
+_MARGIN_SECONDS = 5
+"""How much longer a connection is kept than its pass may take: an answer may be on its way."""
 _VERSIONS = {"X-Durablex-Protocol": "1", "X-Duraton-Protocol": "1"}
 
 Place = tuple[str, str, str, str]
@@ -76,7 +89,12 @@ class Serve:
         self._surface = surface
         self._node_id = node_id
         self._namespaces = namespaces
+        # Says to other nodes that somebody came, changed or left.
+        self.on_served: Callable[[str], None] = lambda namespace: None
+        self._wanted = asyncio.Event()
         self._links: dict[Place, Endpoint] = {}
+        # Who has another signing key than ours, and would refuse every pass.
+        self._mistrusted: set[Place] = set()
         self._posting: set[asyncio.Task[None]] = set()
 
     async def register(self, request: Request) -> Response:
@@ -97,7 +115,8 @@ class Serve:
                 url=manifest.url,
             )
         )
-        self._know(request.namespace, link, impatient=is_impatient(manifest))
+        if self._know(request.namespace, link):
+            self.on_served(request.namespace)
         answer = {
             "ok": True,
             "app": link.app,
@@ -106,6 +125,19 @@ class Serve:
             "heartbeatMs": HEARTBEAT * 1000 // SECOND,
         }
         return self._surface.answer(200, answer)
+
+    async def deregister(self, request: Request) -> Response:
+        """POST /deregister."""
+        departure = read_departure(read_body(request, _register_decoder))
+        namespace = request.namespace
+        if await self.engine.submit(LeaveRunner(namespace, departure)):
+            self._forget((namespace, departure.app, departure.runner_id, departure.url))
+            self.on_served(namespace)
+        return self._surface.answer(200, {"ok": True})
+
+    def look_soon(self) -> None:
+        """Another node says that somebody came, changed or left."""
+        self._wanted.set()
 
     def _check_address(self, url: str) -> None:
         try:
@@ -124,7 +156,7 @@ class Serve:
         try:
             return await self._guard.addresses(host, port)
         except Blocked as error:
-            raise ClientError(str(error)) from None
+            raise Unreachable(str(error)) from None
 
     async def run(self) -> None:
         """Learn from the disk who serves, and forget who does not, while the server lives."""
@@ -133,7 +165,7 @@ class Serve:
                 await self.look()
             except Unavailable as error:
                 log.info("who serves is not known: %s", error.message)
-            await self.clock.sleep(_LOOK)
+            await self._pause()
 
     async def look(self) -> None:
         """Compare what this node knows with what any node was told."""
@@ -143,32 +175,46 @@ class Serve:
             found = await RUNNER.read_page(self.engine.store, namespace, limit=RUNNERS_MAX)
             for _, link in found:
                 if link.is_live and link.seen_at > stale and "://" in link.link_id:
-                    place = (namespace, link.app, link.runner_id, link.url)
-                    live.add(place)
-                    if place not in self._links:
-                        told = Manifest(
-                            app=link.app,
-                            runner_id=link.runner_id,
-                            url=link.url,
-                            runner=link.told,
-                            workflows=(),
-                        )
-                        self._know(namespace, link, impatient=is_impatient(told))
+                    live.add((namespace, link.app, link.runner_id, link.url))
+                    self._know(namespace, link)
         for place in [place for place in self._links if place not in live]:
-            endpoint = self._links.pop(place)
-            self._yard.remove(endpoint.runner)
+            self._forget(place)
+        self._mistrusted &= live
 
-    def _know(self, namespace: str, link: RunnerLink, *, impatient: bool) -> None:
+    async def _pause(self) -> None:
+        timer = asyncio.ensure_future(self.clock.sleep(_LOOK))
+        called = asyncio.ensure_future(self._wanted.wait())
+        try:
+            await asyncio.wait({timer, called}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            called.cancel()
+            self._wanted.clear()
+
+    def _know(self, namespace: str, link: RunnerLink) -> bool:
+        """Take a registration in. Whether it says anything that this node did not know."""
         place = (namespace, link.app, link.runner_id, link.url)
         known = self._links.get(place)
+        if self._is_mistrusted(link):
+            if place not in self._mistrusted:
+                told = "runner %s of app %s has another signing key than ours and gets no passes"
+                log.warning(told, link.runner_id, link.app)
+            self._mistrusted.add(place)
+            self._forget(place)
+            return known is not None
+        self._mistrusted.discard(place)
         workflows = frozenset(link.workflows)
         fetches = link.told.offload is True
         if known is not None and (known.runner.workflows, known.runner.fetches_results) == (
             workflows,
             fetches,
         ):
-            return
-        endpoint = self._links[place] = Endpoint(self, link.url)
+            if link.registered_at > known.registered_at:
+                # Whoever registers is there again, if it was away.
+                known.registered_at = link.registered_at
+                self._yard.wake(known.runner)
+            return False
+        endpoint = self._links[place] = Endpoint(self, link.url, link.registered_at)
         endpoint.runner = Runner(
             QueueKey(namespace, link.app, TASK_KINDS[Dialect.PUSH]),
             owner=f"{OWNER_PREFIX}{self._node_id}:{link.url}"[:200],
@@ -176,12 +222,23 @@ class Serve:
             workflows=workflows,
             link=endpoint,
             send=self.invoker.send,
-            is_impatient=impatient,
+            is_impatient=is_impatient(link.told),
             fetches_results=fetches,
         )
         if known is not None:
             self._yard.remove(known.runner)
         self._yard.add(endpoint.runner)
+        return True
+
+    def _is_mistrusted(self, link: RunnerLink) -> bool:
+        told = link.told.key_fingerprint
+        return None not in (told, self.signing_key) and told != fingerprint(self.signing_key or "")
+
+    def _forget(self, place: Place) -> None:
+        """It gets nothing more. What it has under way goes on."""
+        endpoint = self._links.pop(place, None)
+        if endpoint is not None:
+            self._yard.remove(endpoint.runner)
 
     def spawn(self, posting: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(posting)
@@ -199,15 +256,19 @@ class Endpoint:
 
     is_writable = True
 
-    def __init__(self, plane: Serve, url: str) -> None:
+    def __init__(self, plane: Serve, url: str, registered_at: int) -> None:
         self._plane = plane
         self._url = url
+        self.registered_at = registered_at
         self.runner: Runner
 
     def carry(self, call: Call, run: Run) -> None:
         runner = call.runner
         body = body_of(
-            run, is_impatient=runner.is_impatient, fetches_results=runner.fetches_results
+            run,
+            is_impatient=runner.is_impatient,
+            timeout=call.timeout,
+            fetches_results=runner.fetches_results,
         )
         call.has_pending = body.has_pending
         if body.size > SERVED_PASS_BYTES_MAX:
@@ -228,15 +289,22 @@ class Endpoint:
             headers |= dict.fromkeys(HEADERS, signature)
         reply: PassReply
         try:
-            async with asyncio.timeout(PASS_TIMEOUT / SECOND + 5):
+            async with asyncio.timeout(call.timeout / SECOND + _MARGIN_SECONDS):
                 status, told = await plane.client.post(
                     self._url, body, headers, bytes_max=PASS_BYTES_MAX
                 )
             told.decode()
-            reply = reply_of(status, told)
+            reply = reply_over_http(status, told)
         except AnswerTooLarge as error:
             # Asking again would only repeat what the steps did.
             reply = Refused(error=error_of(str(error)), logs=[])
+        except Unreachable as error:
+            reply = Unreached(error=self._error(error))
+        except ConnectionLost as error:
+            reply = Lost(error=self._error(error))
         except (ClientError, TimeoutError, UnicodeDecodeError) as error:
-            reply = Broke(error=error_of(f"the runner at {self._url}: {error}"), logs=[])
+            reply = Broke(error=self._error(error), logs=[])
         plane.invoker.finish(call, reply)
+
+    def _error(self, error: Exception) -> StepError:
+        return error_of(f"the runner at {self._url}: {error}")
