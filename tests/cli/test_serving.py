@@ -337,7 +337,7 @@ def test_the_bounds_of_the_environment_are_those_in_force(store: str) -> None:
         start = {"workflow_id": "a", "workflow_type": "Order", "task_queue": "q"}
         assert call(server, "POST", "/workflows", start).status_code == 201
         sent = [call(server, "POST", "/workflows/a/signal/go", {}) for _ in range(3)]
-        assert [answer.status_code for answer in sent] == [202, 202, 409]
+        assert [answer.status_code for answer in sent] == [202, 202, 429]
         assert sent[-1].json()["configured_limit"] == 2
         assert server.stop() == 0
 

@@ -106,9 +106,11 @@ def _page_max(name: str) -> int | None:
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_what_is_switched_off_elsewhere_is_as_high_as_it_can_be(name: str) -> None:
-    bound, _, most, _ = BOUNDS[name]
+    bound, least, most, _ = BOUNDS[name]
     if name.startswith("DW_V2_"):
         assert getattr(load_settings({name: "0"}).bounds, bound) == most
+    elif least == 0:
+        assert getattr(load_settings({name: "0"}).bounds, bound) == 0
     else:
         with pytest.raises(SettingsError, match=name):
             load_settings({name: "0"})

@@ -210,7 +210,7 @@ def test_what_is_no_json_is_400_on_both_planes(shared_wire: Wire, content: bytes
     assert worker.body["protocol_version"] == "1.20"
 
 
-@pytest.mark.parametrize("content", [b"[]", b"null", b"1", b'"text"', b"true", b"[" * 500_000])
+@pytest.mark.parametrize("content", [b"[1]", b"null", b"1", b'"text"', b"true", b"[" * 500_000])
 def test_a_body_that_is_no_object_is_422(shared_wire: Wire, content: bytes) -> None:
     sent = {"Content-Type": "application/json", CONTROL_VERSION: "2"}
     with shared_wire.nothing_changes():
@@ -275,7 +275,7 @@ def test_numbers_that_do_not_fit_the_disk_are_422_wherever_they_stand(
         (b'{"codec":"avro","blob":"\xff\xff"}', 400, "malformed_json"),
         (b'["\xff"]', 400, "malformed_json"),
         (b'["\\ud800"]', 400, "malformed_json"),
-        (b"[1e999]", 422, "validation_failed"),
+        (b"[1e999]", 400, "malformed_json"),
         (b"[" * 200 + b"]" * 200, 422, "validation_failed"),
     ],
     ids=["blob of no text", "no text", "half a character", "no number", "deep"],
