@@ -21,10 +21,12 @@ KILOBYTE: Final = 1e3
 async def measure(setup: Setup) -> list[Figure]:
     """Fresh starts, then ten thousand workflows, a clean stop, and a start on what is left."""
     fresh = [await _start_and_rest(setup) for _ in range(setup.pick(5, 2))]
-    hoped = setup.targets
+    assumed = setup.targets
     figures = [
-        Figure("g", "time to ready", "s", tuple(ready for ready, _ in fresh), hoped.time_to_ready),
-        Figure("g", "RSS idle", "MB", known(rss for _, rss in fresh), hoped.idle_memory),
+        Figure(
+            "g", "time to ready", "s", tuple(ready for ready, _ in fresh), assumed.time_to_ready
+        ),
+        Figure("g", "RSS idle", "MB", known(rss for _, rss in fresh), assumed.idle_memory),
     ]
     async with setup.store() as store:
         figures += await _measure_growth(setup, store, setup.pick(10_000, 1000))
@@ -53,11 +55,11 @@ async def _measure_growth(setup: Setup, store: Store, count: int) -> list[Figure
     async with setup.serving(store) as server:
         seconds_to_restart = server.seconds_to_ready
     label = f"after {done:,} workflows"
-    hoped = setup.targets
+    assumed = setup.targets
     per_workflow = None if size is None else size / KILOBYTE / done
     return [
         Figure("g", f"RSS {label}", "MB", known([resident])),
-        Figure("g", "database per workflow", "KB", known([per_workflow]), hoped.workflow_bytes),
+        Figure("g", "database per workflow", "KB", known([per_workflow]), assumed.workflow_bytes),
         Figure("g", f"clean stop {label}", "s", (seconds_to_stop,)),
         Figure("g", f"time to ready {label}", "s", (seconds_to_restart,)),
     ]

@@ -22,11 +22,11 @@ async def measure(setup: Setup) -> list[Figure]:
             series = [await _latencies(connection, worker, count) for _ in range(repetitions)]
         finally:
             connection.close()
-    hoped = setup.targets
+    assumed = setup.targets
     note = f"{repetitions} × {count} samples"
     return [
-        Figure("c", "1 in flight, p50", "ms", _percentiles(series, 50), hoped.latency_p50, note),
-        Figure("c", "1 in flight, p99", "ms", _percentiles(series, 99), hoped.latency_p99, note),
+        Figure("c", "1 in flight, p50", "ms", _percentiles(series, 50), assumed.latency_p50, note),
+        Figure("c", "1 in flight, p99", "ms", _percentiles(series, 99), assumed.latency_p99, note),
     ]
 
 

@@ -61,12 +61,12 @@ async def measure(setup: Setup) -> list[Figure]:
             woken = await _wake_one(server, parked)
     growth = None if after is None or before is None else (after - before) / MEGABYTE
     total = None if after is None else after / MEGABYTE
-    hoped, label = setup.targets, f"{polls:,} parked polls"
+    assumed, label = setup.targets, f"{polls:,} parked polls"
     note = f"{early:,} polls answered early" if early else ""
     return [
-        Figure("f", f"{label}, RSS", "MB", known([total]), hoped.parked_memory, note),
+        Figure("f", f"{label}, RSS", "MB", known([total]), assumed.parked_memory, note),
         Figure("f", f"{label}, RSS growth", "MB", known([growth]), note=note),
-        Figure("f", f"{label}, idle CPU", "% of a core", known(idle), hoped.parked_cpu, note),
+        Figure("f", f"{label}, idle CPU", "% of a core", known(idle), assumed.parked_cpu, note),
         Figure("f", f"{label}, start to woken poll", "ms", woken, note=note),
     ]
 

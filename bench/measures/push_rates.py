@@ -31,14 +31,14 @@ async def _measure(setup: Setup, letter: str, over: str) -> list[Figure]:
         ones = [await _rate(server, "one", singles) for _ in range(repetitions)]
         steps = [await _rate(server, "ten", tens) for _ in range(repetitions)]
         waits = [await _median(server, setup.pick(300, 60)) for _ in range(repetitions)]
-    hoped = over == "connect"
+    assumed = over == "connect"
     return [
         Figure(
             letter,
             f"1-step push runs, {over}",
             "runs/s",
             tuple(rate for rate, _ in ones),
-            RUNS if hoped else None,
+            RUNS if assumed else None,
         ),
         Figure(letter, f"server CPU per 1-step run, {over}", "ms", known(cpu for _, cpu in ones)),
         Figure(
@@ -46,14 +46,14 @@ async def _measure(setup: Setup, letter: str, over: str) -> list[Figure]:
             f"10-step push runs, {over}",
             "steps/s",
             tuple(10 * rate for rate, _ in steps),
-            STEPS if hoped else None,
+            STEPS if assumed else None,
         ),
         Figure(
             letter,
             f"1-step push run, one in flight, p50, {over}",
             "ms",
             tuple(waits),
-            LATENCY if hoped else None,
+            LATENCY if assumed else None,
         ),
     ]
 

@@ -34,7 +34,7 @@ class Shape:
 async def measure_workflows(setup: Setup) -> list[Figure]:
     """Seven requests each: a start, then polls and completions of three tasks."""
     return [
-        *await _measure_level(setup, 64, count=3000, hoped=setup.targets),
+        *await _measure_level(setup, 64, count=3000, assumed=setup.targets),
         *await _measure_level(setup, 256, count=3000),
         *await _measure_level(setup, 8, count=1500),
     ]
@@ -45,14 +45,14 @@ async def _measure_level(
     in_flight: int,
     *,
     count: int,
-    hoped: Targets = NO_TARGETS,
+    assumed: Targets = NO_TARGETS,
 ) -> list[Figure]:
     windows = await _run(setup, Shape(1, in_flight, window_count=setup.pick(count, 300)))
     samples = _Samples.of([(window.workflows, window.spent) for window in windows])
     label = f"{in_flight} in flight"
     return [
-        Figure("a", f"1-activity workflows, {label}", "wf/s", samples.rates, hoped.workflow_rate),
-        *samples.cpu_figures("a", f"per workflow, {label}", hoped.workflow_cpu),
+        Figure("a", f"1-activity workflows, {label}", "wf/s", samples.rates, assumed.workflow_rate),
+        *samples.cpu_figures("a", f"per workflow, {label}", assumed.workflow_cpu),
         Figure("a", f"client CPU per workflow, {label}", "ms", samples.client_cpu),
     ]
 
@@ -63,7 +63,7 @@ async def measure_activities(setup: Setup) -> list[Figure]:
     The rate of a server is what it does when more waits than it can do, so the target stands there.
     """
     return [
-        *await _measure_sequences(setup, 256, hoped=setup.targets),
+        *await _measure_sequences(setup, 256, assumed=setup.targets),
         *await _measure_sequences(setup, 64),
         *await _measure_sequences(setup, 256, polls=FEW_POLLS),
         *([] if setup.processes else await _measure_by_turns(setup, 256)),
@@ -116,7 +116,7 @@ async def _measure_by_turns(setup: Setup, in_flight: int) -> list[Figure]:
 
 
 async def _measure_sequences(
-    setup: Setup, in_flight: int, *, polls: int | None = None, hoped: Targets = NO_TARGETS
+    setup: Setup, in_flight: int, *, polls: int | None = None, assumed: Targets = NO_TARGETS
 ) -> list[Figure]:
     count = setup.pick(500, 100) * in_flight // 64
     windows = await _run(setup, Shape(10, in_flight, window_count=count, polls=polls))
@@ -130,7 +130,7 @@ async def _measure_sequences(
             f"10-activity workflows, {level}",
             "activities/s",
             samples.rates,
-            hoped.activity_rate,
+            assumed.activity_rate,
         ),
         *samples.cpu_figures("b", f"per activity, {level}", None),
         Figure("b", f"client CPU per activity, {level}", "ms", samples.client_cpu),

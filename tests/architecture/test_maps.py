@@ -15,7 +15,7 @@ from msgspec.inspect import DictType, ListType, StructType, Type, UnionType, typ
 from tests.architecture.source import MODULES
 
 NOT_OF_REQUESTS = {
-    "perdure.protocols.completions": "answers of models",
+    "perdure.features.model_calls.completions": "answers of models",
     "perdure.protocols.durablex.timeline": "events that we wrote",
     "perdure.protocols.durablex.views": "events that we wrote",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from perdure.store.copying import TABLES as COPIED
+from perdure.store.copies import TABLES as COPIED
 from perdure.store.queries import backwards, load_migrations, load_queries, shortened
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.architecture.source import MODULES, ROOT, Module
@@ -31,9 +31,9 @@ KNOWN: dict[tuple[str, str], str] = {}
 
 NAMING = (
     "store/sqlite/store.py",
-    "store/sqlite/copying.py",
-    "store/listing.py",
-    "store/pushed.py",
+    "store/sqlite/copies.py",
+    "store/list_queries.py",
+    "store/push_lists.py",
 )
 """Where queries are named."""
 TABLES = ("run", "history", "operation", "inbox", "ready", "deadline", "receipt", "worker")

@@ -19,7 +19,7 @@ from perdure.protocols.durable_workflow.reasons import (
 )
 from perdure.protocols.durablex.reasons import PUSH_REASONS
 from perdure.server.assemble import Server
-from perdure.server.foreign import FIXED, IGNORED, REFUSED
+from perdure.server.ignored_settings import FIXED, IGNORED, REFUSED
 from perdure.server.settings import ENVIRONMENT, Settings, SettingsError, load_settings
 from perdure.store.interface import Store
 from perdure.web.routing import PUBLIC

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from perdure.cli.main import main
-from perdure.store.copying import TABLES, Compared
+from perdure.store.copies import TABLES, Compared
 from tests.cli.test_serving import Running, call, environment, refused, run, running
 from tests.support.http import (
     avro,
@@ -25,7 +25,7 @@ from tests.support.uploads import UPLOAD, headers_of
 Json = dict[str, Any]
 
 
-class Crew:
+class QueueWorkers:
     """A client and a worker of one server."""
 
     def __init__(self, server: Running) -> None:
@@ -114,7 +114,7 @@ def test_open_runs_go_on_to_their_end_on_the_copy(
     places = {"sqlite": f"sqlite:///{tmp_path}/perdure.db", "postgres": postgres_url}
     source, target = places[source_kind], places[target_kind]
     with served(source) as server:
-        crew = Crew(server)
+        crew = QueueWorkers(server)
         hand = set_out(crew)
         reference = upload(server)
         before = {workflow_id: crew.event_types(workflow_id) for workflow_id in crew.statuses()}
@@ -127,7 +127,7 @@ def test_open_runs_go_on_to_their_end_on_the_copy(
     rows = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines[1:-1]}
     assert all(rows[table] > 0 for table in TABLES), rows
     with served(target) as server:
-        crew = Crew(server)
+        crew = QueueWorkers(server)
         assert fetched(server, reference) == PAYLOAD
         after = {workflow_id: crew.event_types(workflow_id) for workflow_id in before}
         assert {i: types[: len(before[i])] for i, types in after.items()} == before
@@ -164,7 +164,7 @@ class Hand:
     signalled: Json
 
 
-def set_out(crew: Crew) -> Hand:
+def set_out(crew: QueueWorkers) -> Hand:
     """Runs in every state."""
     crew.register()
     crew.hold_session()
@@ -185,7 +185,7 @@ def set_out(crew: Crew) -> Hand:
     return Hand(attempt, task, child["workflow_id"], signalled)
 
 
-def arrive(crew: Crew, hand: Hand) -> None:
+def arrive(crew: QueueWorkers, hand: Hand) -> None:
     """Everything that was begun is done, by the same worker, with the leases that it had."""
     again = crew.signal("replaying", "early")
     assert again["command_id"] == hand.signalled["command_id"], "the first answer still counts"
@@ -239,7 +239,7 @@ def test_a_store_is_not_copied_onto_itself(refusal: Callable[..., str], tmp_path
 def test_a_database_that_is_not_there_is_refused_without_its_password(
     refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("perdure.store.postgres.line.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("perdure.store.postgres.connection.PATIENCE_SECONDS", 0.1)
     sentence = refusal("postgresql://user:s3cret@127.0.0.1:1/db", f"sqlite:///{tmp_path}/x.db")
     assert sentence.startswith("--from: the store cannot be reached")
     assert "s3cret" not in sentence
@@ -255,7 +255,7 @@ def test_a_store_that_is_served_is_refused(
         sentence = refusal(store, other)
         assert sentence.startswith("--from: ")
         assert "held by another perdure" in sentence or "servers are connected" in sentence
-        assert Crew(server).ask("GET", "/health")["status"] == "serving"
+        assert QueueWorkers(server).ask("GET", "/health")["status"] == "serving"
 
 
 def test_both_stores_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -271,7 +271,7 @@ def test_a_copy_that_differs_is_told_and_is_not_served(
     """One row is lost on the way, as if the disk had not kept it."""
     source, target = f"sqlite:///{tmp_path}/a.db", f"sqlite:///{tmp_path}/b.db"
     with served(source) as server:
-        Crew(server).start("order")
+        QueueWorkers(server).start("order")
         server.stop()
     taken: list[str] = []
 
@@ -281,7 +281,7 @@ def test_a_copy_that_differs_is_told_and_is_not_served(
         lost = 1 if table == "ready" else 0
         return Compared(table, source_rows, source_digest, target_rows - lost, target_digest)
 
-    monkeypatch.setattr("perdure.store.copying.Compared", lose)
+    monkeypatch.setattr("perdure.store.copies.Compared", lose)
 
     code = main(["copy", "--from", source, "--to", target])
 

@@ -215,7 +215,7 @@ def test_a_store_that_makes_no_sense_is_refused_without_repeating_it(
 def test_a_database_that_is_not_there_is_refused_without_its_password(
     refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.store.postgres.line.PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("perdure.store.postgres.connection.PATIENCE_SECONDS", 0.1)
     sentence = refusal("dev", "--port", "0", "--store", "postgresql://user:s3cret@127.0.0.1:1/db")
     assert "cannot be reached" in sentence
     assert "s3cret" not in sentence

@@ -7,9 +7,9 @@ import pytest
 from perdure.core.bounds import Bounds
 from perdure.core.fleet.worker import Cadence
 from perdure.core.limits import SECOND
-from perdure.server.bounds import BOUNDS
 from perdure.server.credentials import PrincipalToken
-from perdure.server.foreign import FIXED, IGNORED
+from perdure.server.ignored_settings import FIXED, IGNORED
+from perdure.server.limit_settings import BOUNDS
 from perdure.server.settings import Settings, SettingsError, load_settings
 
 ANN = {"subject": "ann", "roles": ["operator", "admin"]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 
 @pytest.fixture

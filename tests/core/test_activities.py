@@ -28,7 +28,7 @@ from perdure.core.run.state import Run
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
 from tests.support.clock import START
 from tests.support.commands import RESULT, activity, complete_run, retries
-from tests.support.story import Story, lease_of, ref_of
+from tests.support.rule_harness import Story, lease_of, ref_of
 
 
 @pytest.fixture
@@ -504,7 +504,7 @@ def test_renewing_extends_a_lease_and_never_shortens_it(story: Story, run: Run) 
     view = story.renew_activity(run, 1)
 
     assert view.lease_expires_at == START + 400 * SECOND
-    story.granting.activity_timeout = 10 * SECOND
+    story.leasing.activity_timeout = 10 * SECOND
     story.renew_activity(run, 1)
     assert lease_of(leased).expires_at == START + 400 * SECOND
     story.later(seconds=299)

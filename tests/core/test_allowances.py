@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.core.fleet.allowance import (
+from perdure.core.fleet.quota import (
     MINUTE,
     Allowance,
     Allowances,
@@ -12,7 +12,7 @@ from perdure.core.fleet.allowance import (
     Scope,
     let_through,
     room,
-    why_shut,
+    throttle_reason,
     without_ended,
 )
 
@@ -90,7 +90,7 @@ def test_a_gate_has_room_until_as_many_are_held() -> None:
     ledger = let_through(quota, ledger, NOW, B)
     assert room(quota, ledger, NOW) == 0
     assert room(quota, ledger, NOW + 100 * MINUTE) == 0, "time alone ends no lease"
-    assert why_shut(quota, ledger, NOW) == "queue q has 2 leases, as many as it may"
+    assert throttle_reason(quota, ledger, NOW) == "queue q has 2 leases, as many as it may"
     assert room(quota, without_ended(ledger, {B}), NOW) == 1
 
 
@@ -108,7 +108,9 @@ def test_what_was_dispatched_counts_until_the_minute_is_over() -> None:
         ledger = let_through(quota, ledger, NOW, hold)
     assert ledger.holds == (), "where leases are not counted, nobody remembers them"
     assert room(quota, ledger, NOW) == 0
-    assert why_shut(quota, ledger, NOW) == "group bank has used up the 2 tasks of this minute"
+    assert (
+        throttle_reason(quota, ledger, NOW) == "group bank has used up the 2 tasks of this minute"
+    )
     assert room(quota, ledger, 8 * MINUTE - 1) == 0
     assert room(quota, ledger, 8 * MINUTE) == 2
     assert let_through(quota, ledger, 8 * MINUTE, C).count == 1

@@ -8,8 +8,8 @@ import pytest
 from perdure.core.bounds import Bounds
 from perdure.core.payload import Frame
 from perdure.core.rejection import CompletionTooLarge, InvalidCommands, StructuralLimitExceeded
-from perdure.core.run.bounding import event_count
 from perdure.core.run.command import Command, LocalHeartbeat
+from perdure.core.run.command_limits import event_count
 from perdure.core.run.state import Run
 from tests.support.commands import (
     activity,
@@ -28,7 +28,7 @@ from tests.support.commands import (
     timer,
     version_marker,
 )
-from tests.support.story import SDK_0_4, Story
+from tests.support.rule_harness import SDK_0_4, Story
 
 
 @pytest.fixture

@@ -3,9 +3,15 @@
 import pytest
 
 from perdure.core.bounds import Bounds, Reached
-from perdure.core.run.budget import Budget, HistoryBudget, HistorySize, Pressure, history_size
+from perdure.core.run.history_budget import (
+    Budget,
+    HistoryBudget,
+    HistorySize,
+    Pressure,
+    history_size,
+)
 from perdure.core.run.inbox import MessageStream
-from perdure.core.run.nearness import Unread, near_limits
+from perdure.core.run.limit_warnings import Unread, near_limits
 from perdure.core.run.state import Run
 from tests.support.commands import (
     activity,
@@ -18,7 +24,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 MIB = 1_048_576
 

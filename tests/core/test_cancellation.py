@@ -37,7 +37,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Story, ref_of, report_of
+from tests.support.rule_harness import Story, ref_of, report_of
 
 WAIT = "wait_cancellation_completed"
 DELIVERED = "CooperativeCancellationDelivered"

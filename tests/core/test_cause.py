@@ -20,7 +20,7 @@ from tests.support.commands import (
     signal_wait,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 Scene = Callable[[Story, Run], object]
 

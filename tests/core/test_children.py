@@ -5,8 +5,8 @@ import pytest
 
 from perdure.core.limits import SECOND
 from perdure.core.run.child import child_closed
+from perdure.core.run.context import Context
 from perdure.core.run.lease import TaskState
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Child
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
@@ -24,7 +24,7 @@ from tests.support.commands import (
     retries,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 
 @pytest.fixture
@@ -255,7 +255,7 @@ def test_a_link_of_the_chain_that_is_over_tells_the_parent_nothing(story: Story,
     story.work(first, continue_as_new())
 
     with story.unchanged():
-        child_closed(run, Moment(story.clock.now(), IdSource(story.clock.now, 2)), first, RESULT)
+        child_closed(run, Context(story.clock.now(), IdSource(story.clock.now, 2)), first, RESULT)
 
 
 # The parent closes first ------------------------------------------------------------------------

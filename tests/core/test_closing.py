@@ -10,7 +10,7 @@ from perdure.core.rejection import RunNotActive
 from perdure.core.run.lease import TaskState
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
-from perdure.engine.passing import FireDue
+from perdure.engine.claims import FireDue
 from tests.support.clock import START
 from tests.support.commands import (
     ARGUMENTS,
@@ -26,7 +26,7 @@ from tests.support.commands import (
     signal_wait,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 WORK = in_parallel(activity("a"), timer(500), child(policy="terminate"), activity("b"))
 

@@ -28,7 +28,7 @@ from tests.support.commands import (
     timer,
     version_marker,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 JSON_ARGUMENTS = msgspec.json.decode(ARGUMENTS)
 JSON_RESULT = msgspec.json.decode(RESULT)

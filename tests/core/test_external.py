@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from perdure.core import external, limits
-from perdure.core.external import Custody, Reference, Stored, reference_to
+from perdure.core.external import PayloadOwner, Reference, Stored, reference_to
 from perdure.core.rejection import (
     ExternalPayloadExpired,
     ExternalPayloadIntegrityMismatch,
@@ -14,9 +14,9 @@ from perdure.core.rejection import (
 NOW = 1_000 * limits.SECOND
 SHA = "ab" * 32
 REFERENCE = reference_to("default", "avro", 5, SHA)
-LOOSE = Stored("avro", 5, SHA, Custody.LOOSE, NOW + limits.LOOSE_PAYLOAD_TIMEOUT)
-KEPT = Stored("avro", 5, SHA, Custody.KEPT, counted=True)
-GONE = Stored("avro", 5, SHA, Custody.GONE, NOW + limits.GONE_PAYLOAD_REMEMBERED)
+LOOSE = Stored("avro", 5, SHA, PayloadOwner.LOOSE, NOW + limits.LOOSE_PAYLOAD_TIMEOUT)
+KEPT = Stored("avro", 5, SHA, PayloadOwner.KEPT, counted=True)
+GONE = Stored("avro", 5, SHA, PayloadOwner.GONE, NOW + limits.GONE_PAYLOAD_REMEMBERED)
 LATE = NOW + limits.LOOSE_PAYLOAD_TIMEOUT
 
 
@@ -93,7 +93,7 @@ def test_time_passes_for_what_is_loose_and_for_the_memory_of_it() -> None:
     assert external.passed(LOOSE, LATE - 1) is LOOSE
     gone = external.passed(LOOSE, LATE)
     assert gone is not None
-    assert (gone.custody, gone.until) == (Custody.GONE, LATE + limits.GONE_PAYLOAD_REMEMBERED)
+    assert (gone.custody, gone.until) == (PayloadOwner.GONE, LATE + limits.GONE_PAYLOAD_REMEMBERED)
     assert external.passed(gone, LATE) is gone
     assert external.passed(gone, LATE + limits.GONE_PAYLOAD_REMEMBERED) is None
     assert external.passed(KEPT, 100 * LATE) is KEPT
@@ -102,7 +102,7 @@ def test_time_passes_for_what_is_loose_and_for_the_memory_of_it() -> None:
 def test_a_payload_without_runs_is_loose_again_if_all_of_them_were_counted() -> None:
     loose = external.let_go(KEPT, NOW)
     assert loose is not None
-    assert (loose.custody, loose.until) == (Custody.LOOSE, LATE)
+    assert (loose.custody, loose.until) == (PayloadOwner.LOOSE, LATE)
     assert external.named(loose, REFERENCE, LATE - 1) == KEPT
     for stays in (
         structs.replace(KEPT, counted=False),

@@ -9,7 +9,7 @@ from perdure.core.limits import WORKER_STALE_AFTER
 from perdure.core.payload import Frame
 from perdure.core.rejection import BuildIdMismatch, TaskQueueMismatch, WorkflowDefinitionChanged
 from tests.support.clock import START
-from tests.support.story import SDK_0_4, SDK_2, worker
+from tests.support.rule_harness import SDK_0_4, SDK_2, worker
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 GROUP_FIELDS = (
     "parallel_group_id",

@@ -18,7 +18,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 WORK: Mapping[str, Member] = {
     "clock": timer(1),

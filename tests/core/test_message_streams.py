@@ -10,10 +10,10 @@ from perdure.core.payload import decode
 from perdure.core.rejection import InboxFull, InvalidCommands, RunNotActive, StructuralLimitExceeded
 from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Command
+from perdure.core.run.context import Context
 from perdure.core.run.inbox import MESSAGE_SIGNAL
 from perdure.core.run.message import show_waiting_signals
 from perdure.core.run.message_stream import Consumption
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import RetryPolicy
 from perdure.core.run.redrive import read_prefix, redrive
 from perdure.core.run.state import Run
@@ -32,7 +32,7 @@ from tests.support.commands import (
     in_selection,
     timer,
 )
-from tests.support.story import Story, event_of, report_of
+from tests.support.rule_harness import Story, event_of, report_of
 
 
 @pytest.fixture
@@ -398,9 +398,9 @@ def test_a_redriven_run_reads_its_streams_anew_and_goes_on(story: Story, run: Ru
     story.lease(run)
     send(story, run, "d")
     complete(story, run, fail_run())
-    moment = Moment(story.clock.now(), IdSource(story.clock.now, 7))
+    ctx = Context(story.clock.now(), IdSource(story.clock.now, 7))
 
-    again = redrive(run, moment, read_prefix(run.run_id, list(run.events)))
+    again = redrive(run, ctx, read_prefix(run.run_id, list(run.events)))
 
     assert [m.message_id for m in again.unread.values()] == ["a", "b"]
     assert [getattr(m, "message_id", None) for m in again.inbox.values()] == ["c", "d"]

@@ -23,12 +23,12 @@ from perdure.core.run.activity import Reported
 from perdure.core.run.cause import next_cause
 from perdure.core.run.command import Authored, Cleanup, Command, PrepareLocalActivity
 from perdure.core.run.completion import WAITING_FOR_HISTORY, TaskReport
-from perdure.core.run.local_attempt import Outcome
+from perdure.core.run.local.attempt import Outcome
 from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
-from perdure.engine.preparing import (
+from perdure.engine.local_activities import (
     AcknowledgeAttempt,
     AttemptView,
     CheckpointGroup,
@@ -53,7 +53,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Story, report_of
+from tests.support.rule_harness import Story, report_of
 
 LEASE = limits.WORKFLOW_LEASE_TIMEOUT // SECOND
 

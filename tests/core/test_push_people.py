@@ -9,28 +9,33 @@ from msgspec import structs
 from perdure.core.limits import SECOND
 from perdure.core.push import score as scoring
 from perdure.core.push.approval import Approval, Decision, decided
-from perdure.core.push.asking import ask_approval, find_asking, finish_approval, time_out_approval
+from perdure.core.push.approval_step import (
+    ask_approval,
+    find_asking,
+    finish_approval,
+    time_out_approval,
+)
 from perdure.core.push.command import AskApproval
-from perdure.core.push.conversation import Conversation, joined, left, merged
 from perdure.core.push.effect import ApprovalMoved, AskedPeople
 from perdure.core.push.score import judge, judgement_of, was_judged
 from perdure.core.push.start import PushStart, start_push_run
-from perdure.core.push.step import let_steps_go, push_of
+from perdure.core.push.step import cancel_open_steps, push_of
 from perdure.core.rejection import ApprovalNotPending, TooManyScores
 from perdure.core.run.cause import next_cause
-from perdure.core.run.moment import Moment
+from perdure.core.run.context import Context
 from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import Spent
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
+from perdure.features.conversations.rules import Conversation, joined, left, merged
 from perdure.identity import IdSource
 
 HOUR = 3_600 * SECOND
 YES = Decision(status="approved", decided_by="ann")
 
 
-def moment(now: int = 1_000 * SECOND) -> Moment:
-    return Moment(now, IdSource(lambda: now))
+def ctx(now: int = 1_000 * SECOND) -> Context:
+    return Context(now, IdSource(lambda: now))
 
 
 def a_run(now: int = 1_000 * SECOND, **members: Any) -> Run:
@@ -43,7 +48,7 @@ def a_run(now: int = 1_000 * SECOND, **members: Any) -> Run:
         event_name="order",
         **members,
     )
-    run = start_push_run(start, moment(now))
+    run = start_push_run(start, ctx(now))
     run.task, run.status = None, RunStatus.WAITING
     run.unsaved.effects.clear()
     return run
@@ -51,7 +56,7 @@ def a_run(now: int = 1_000 * SECOND, **members: Any) -> Run:
 
 def asking(run: Run, **members: Any) -> tuple[PushStep, Approval]:
     command = AskApproval(step_id="1", name="ok", tool="pay", args=b'{"n":5}', **members)
-    ask_approval(run, moment(), command)
+    ask_approval(run, ctx(), command)
     (asked,) = run.unsaved.effects
     assert isinstance(asked, AskedPeople)
     run.unsaved.effects.clear()
@@ -92,7 +97,7 @@ def test_the_code_is_told_what_was_decided(decision: Decision, args: Any) -> Non
     run = a_run()
     step, approval = asking(run)
 
-    finish_approval(run, moment(), step, decision)
+    finish_approval(run, ctx(), step, decision)
 
     assert memo(step) == {"status": decision.status, "args": args, "decidedBy": "ann"}
     assert run.task is not None
@@ -103,14 +108,14 @@ def test_a_window_ends_in_another_one_or_in_no() -> None:
     run = a_run()
     step, approval = asking(run, timeout=HOUR, escalates_to="boss")
 
-    time_out_approval(run, moment(approval.requested_at + HOUR), step)
+    time_out_approval(run, ctx(approval.requested_at + HOUR), step)
 
     (moved,) = run.unsaved.effects
     assert isinstance(moved, ApprovalMoved)
     assert (moved.status, moved.expires_at) == ("escalated", approval.requested_at + 2 * HOUR)
     assert find_asking(run, approval) is step
     assert run.task is None
-    time_out_approval(run, moment(approval.requested_at + 2 * HOUR), step)
+    time_out_approval(run, ctx(approval.requested_at + 2 * HOUR), step)
     moved = run.unsaved.effects[-1]
     assert isinstance(moved, ApprovalMoved)
     assert (moved.status, moved.decided_by) == ("denied", "system:timeout")
@@ -121,7 +126,7 @@ def test_a_window_of_no_length_is_not_doubled() -> None:
     run = a_run()
     step, _ = asking(run, timeout=0, escalates_to="boss")
 
-    time_out_approval(run, moment(), step)
+    time_out_approval(run, ctx(), step)
 
     assert memo(step)["decidedBy"] == "system:timeout"
 
@@ -130,7 +135,7 @@ def test_a_run_that_ends_asks_no_more() -> None:
     run = a_run()
     asking(run)
 
-    let_steps_go(run, moment())
+    cancel_open_steps(run, ctx())
 
     (moved,) = run.unsaved.effects
     assert isinstance(moved, ApprovalMoved)

@@ -31,8 +31,8 @@ from perdure.core.rejection import (
     WorkerDraining,
 )
 from tests.support.clock import START
-from tests.support.story import NAMESPACE, QUEUE, SDK_2
-from tests.support.story import worker as a_worker
+from tests.support.rule_harness import NAMESPACE, QUEUE, SDK_2
+from tests.support.rule_harness import worker as a_worker
 
 NOW = START + SECOND
 LONG_AGO = NOW - WORKER_STALE_AFTER - 1

@@ -24,7 +24,7 @@ from tests.support.commands import (
     side_effect,
     timer,
 )
-from tests.support.story import Event, Story, ref_of
+from tests.support.rule_harness import Event, Story, ref_of
 
 
 @pytest.fixture

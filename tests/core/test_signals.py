@@ -19,8 +19,8 @@ from perdure.core.run.redrive import read_prefix
 from perdure.core.run.reframe import envelope_json
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
-from perdure.engine.control import CommandTarget
-from perdure.engine.redriving import RedriveRun
+from perdure.engine.redrive import RedriveRun
+from perdure.engine.run_commands import CommandTarget
 from perdure.store.interface import Instance
 from tests.support.commands import (
     ARGUMENTS,
@@ -37,7 +37,7 @@ from tests.support.commands import (
     signal_wait,
     timer,
 )
-from tests.support.story import Story, report_of
+from tests.support.rule_harness import Story, report_of
 
 
 @pytest.fixture

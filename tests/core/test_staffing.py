@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from perdure.core.fleet.staffing import AwaitedTask, Staffing, staffing_of
 from perdure.core.fleet.worker import Worker
+from perdure.core.fleet.worker_availability import AwaitedTask, WorkerAvailability, staffing_of
 from perdure.core.limits import SECOND, WORKER_STALE_AFTER
 from perdure.core.run.cause import awaited_task, next_cause
 from tests.support.clock import START
 from tests.support.commands import activity, complete_run, timer
-from tests.support.story import NAMESPACE, QUEUE, Story
-from tests.support.story import worker as a_worker
+from tests.support.rule_harness import NAMESPACE, QUEUE, Story
+from tests.support.rule_harness import worker as a_worker
 
 NOW = START + SECOND
 TASK = AwaitedTask("workflow", NAMESPACE, QUEUE, "order", "order", None)
@@ -31,25 +31,29 @@ SILENT = worker(heartbeat_at=NOW - WORKER_STALE_AFTER - 1)
 @pytest.mark.parametrize(
     ("task", "workers", "expected"),
     [
-        (TASK, [], Staffing.NOBODY),
-        (TASK, [worker(workflow_types=["refund"])], Staffing.NOBODY),
-        (TASK, [worker(queue="other")], Staffing.NOBODY),
-        (TASK, [worker(namespace="other")], Staffing.NOBODY),
-        (TASK, [worker(deregistered_at=START)], Staffing.NOBODY),
-        (JOB, [worker()], Staffing.NOBODY),
-        (JOB, [worker(activity_types=["charge"])], Staffing.PRESENT),
-        (TASK, [SILENT, worker(workflow_types=[])], Staffing.SILENT),
-        (PINNED, [worker(), worker(build_id="b2"), SILENT], Staffing.OTHER_BUILD),
-        (PINNED, [worker(build_id="b1")], Staffing.PRESENT),
-        (COOPERATIVE, [worker()], Staffing.UNABLE),
-        (COOPERATIVE, [worker(capabilities=["cooperative_cancellation"])], Staffing.PRESENT),
-        (TASK, [worker(build_id="drained")], Staffing.DRAINING),
-        (TASK, [worker(build_id="drained"), worker()], Staffing.PRESENT),
-        (TASK, [worker(), worker(build_id="drained")], Staffing.PRESENT),
+        (TASK, [], WorkerAvailability.NOBODY),
+        (TASK, [worker(workflow_types=["refund"])], WorkerAvailability.NOBODY),
+        (TASK, [worker(queue="other")], WorkerAvailability.NOBODY),
+        (TASK, [worker(namespace="other")], WorkerAvailability.NOBODY),
+        (TASK, [worker(deregistered_at=START)], WorkerAvailability.NOBODY),
+        (JOB, [worker()], WorkerAvailability.NOBODY),
+        (JOB, [worker(activity_types=["charge"])], WorkerAvailability.PRESENT),
+        (TASK, [SILENT, worker(workflow_types=[])], WorkerAvailability.SILENT),
+        (PINNED, [worker(), worker(build_id="b2"), SILENT], WorkerAvailability.OTHER_BUILD),
+        (PINNED, [worker(build_id="b1")], WorkerAvailability.PRESENT),
+        (COOPERATIVE, [worker()], WorkerAvailability.UNABLE),
+        (
+            COOPERATIVE,
+            [worker(capabilities=["cooperative_cancellation"])],
+            WorkerAvailability.PRESENT,
+        ),
+        (TASK, [worker(build_id="drained")], WorkerAvailability.DRAINING),
+        (TASK, [worker(build_id="drained"), worker()], WorkerAvailability.PRESENT),
+        (TASK, [worker(), worker(build_id="drained")], WorkerAvailability.PRESENT),
     ],
 )
 def test_the_best_that_can_be_said_of_those_who_are_there(
-    task: AwaitedTask, workers: list[Worker], expected: Staffing
+    task: AwaitedTask, workers: list[Worker], expected: WorkerAvailability
 ) -> None:
     draining = {worker(build_id="drained").cohort}
 
@@ -89,28 +93,36 @@ def test_a_run_that_sleeps_or_is_over_awaits_no_task(story: Story) -> None:
 
 
 @pytest.mark.parametrize(
-    ("staffing", "words"),
+    ("availability", "words"),
     [
-        (Staffing.NOBODY, "has taken it: none is registered for it"),
-        (Staffing.SILENT, "has taken it: none that is registered for it was heard of lately"),
-        (Staffing.OTHER_BUILD, "has taken it: none that lives is of build b1"),
-        (Staffing.UNABLE, "has taken it: none that lives has the capabilities that it needs"),
-        (Staffing.DRAINING, "has taken it: all that could are draining"),
+        (WorkerAvailability.NOBODY, "has taken it: none is registered for it"),
+        (
+            WorkerAvailability.SILENT,
+            "has taken it: none that is registered for it was heard of lately",
+        ),
+        (WorkerAvailability.OTHER_BUILD, "has taken it: none that lives is of build b1"),
+        (
+            WorkerAvailability.UNABLE,
+            "has taken it: none that lives has the capabilities that it needs",
+        ),
+        (WorkerAvailability.DRAINING, "has taken it: all that could are draining"),
     ],
 )
-def test_the_cause_says_what_is_missing(story: Story, staffing: Staffing, words: str) -> None:
+def test_the_cause_says_what_is_missing(
+    story: Story, availability: WorkerAvailability, words: str
+) -> None:
     run = story.start(build_id="b1")
 
-    cause, plain = next_cause(run, staffing), next_cause(run)
+    cause, plain = next_cause(run, availability), next_cause(run)
 
     assert cause is not None
     assert plain is not None
     assert words in cause.text
-    assert cause.staffing is staffing
-    assert structs.replace(cause, text=plain.text, staffing=None) == plain
+    assert cause.availability is availability
+    assert structs.replace(cause, text=plain.text, availability=None) == plain
 
 
 def test_the_cause_says_nothing_more_if_somebody_is_there(story: Story) -> None:
     run = story.start()
 
-    assert next_cause(run, Staffing.PRESENT) == next_cause(run)
+    assert next_cause(run, WorkerAvailability.PRESENT) == next_cause(run)

@@ -13,7 +13,7 @@ from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
 from tests.support.commands import ARGUMENTS, complete_run
-from tests.support.story import SDK_0_4, SDK_2, Story
+from tests.support.rule_harness import SDK_0_4, SDK_2, Story
 
 
 def test_a_start_records_its_acceptance_and_then_the_start_itself(story: Story) -> None:

@@ -7,7 +7,7 @@ import pytest
 from perdure.core.run.command import Command
 from perdure.core.run.status import CLOSED, TRANSITIONS, RunStatus, StatusBucket, bucket
 from tests.support.commands import complete_run, continue_as_new, fail_run, side_effect, timer
-from tests.support.story import Story
+from tests.support.rule_harness import Story
 
 
 def test_every_status_has_its_transitions() -> None:

@@ -20,7 +20,7 @@ from perdure.core.run.command import Command, CompleteUpdate, FailUpdate
 from perdure.core.run.completion import WAITING_FOR_HISTORY
 from perdure.core.run.inbox import Update
 from perdure.core.run.state import Run, TaskKind
-from perdure.engine.control import CommandTarget
+from perdure.engine.run_commands import CommandTarget
 from perdure.engine.updates import UpdateRun
 from perdure.store.interface import Instance
 from tests.support.commands import (
@@ -39,7 +39,7 @@ from tests.support.commands import (
     signal_wait,
     timer,
 )
-from tests.support.story import Story, report_of
+from tests.support.rule_harness import Story, report_of
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from perdure.core.run.completion import TaskReport
 from perdure.core.run.state import Run, TaskKind
 from perdure.core.run.task import task_name
 from tests.support.commands import activity, complete_run, complete_update, condition, timer
-from tests.support.story import Story, report_of, validator, worker
+from tests.support.rule_harness import Story, report_of, validator, worker
 
 TIMEOUT = limits.UPDATE_VALIDATION_TIMEOUT / SECOND
 LEASE = limits.UPDATE_VALIDATION_LEASE_TIMEOUT / SECOND

@@ -29,7 +29,7 @@ from perdure.core.run.state import (
 from perdure.core.run.status import RunStatus
 from tests.support.clock import START
 from tests.support.commands import activity, complete_run, condition, side_effect, timer
-from tests.support.story import Story, lease_of, report_of
+from tests.support.rule_harness import Story, lease_of, report_of
 
 # Granting ---------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from perdure.dispatch.delivery import (
     find_claim,
     find_lease,
 )
-from perdure.dispatch.polling import Poll
+from perdure.dispatch.polls import Poll
 from tests.support.commands import activity, complete_run, condition, retries
-from tests.support.story import NAMESPACE, QUEUE, WORKER, Story, ref_of, validator
+from tests.support.rule_harness import NAMESPACE, QUEUE, WORKER, Story, ref_of, validator
 
 PAGE = 50
 OTHERS = {"run_id": "another run", "number": 7, "owner": "w2"}

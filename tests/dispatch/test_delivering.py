@@ -8,24 +8,29 @@ from pathlib import Path
 import pytest
 
 from perdure.core import limits
-from perdure.core.intake.delivery import DELAYS, Delivery, opened
-from perdure.core.intake.seal import Keyring
+from perdure.core.intake.keyring import Keyring
 from perdure.core.intake.signature import verify
-from perdure.dispatch.delivering import Deliverer
 from perdure.dispatch.egress import Blocked, EgressGuard, next_hop
-from perdure.dispatch.outgoing import Outgoing
-from perdure.engine.deliveries import DELIVERY, BeginDelivery, Redeliver, open_delivery
+from perdure.dispatch.outgoing_http import Outgoing
 from perdure.engine.operation import Operation
-from perdure.engine.webhooks import (
+from perdure.engine.world import World
+from perdure.features.webhooks.delivery_operations import (
+    DELIVERY,
+    BeginDelivery,
+    Redeliver,
+    open_delivery,
+)
+from perdure.features.webhooks.loops import WebhookSender
+from perdure.features.webhooks.operations import (
     AddEndpoint,
     Announce,
     ChangeEndpoint,
     Endpoint,
     secret_owner,
 )
-from perdure.engine.world import World
+from perdure.features.webhooks.rules import DELAYS, Delivery, opened
+from tests.engine.engine_harness import NAMESPACE, Stage, play
 from tests.engine.faulty import disk_full
-from tests.engine.stage import NAMESPACE, Stage, play
 
 KEYS = Keyring(["k" * 32])
 SECRET = "whsec_test"
@@ -48,7 +53,7 @@ class Open(Operation):
             url=self._url,
             kind="custom",
             body=b'{"a":1}',
-            now=world.moment.now,
+            now=world.ctx.now,
         )
         open_delivery(world, NAMESPACE, delivery)
 
@@ -104,15 +109,15 @@ async def receiving() -> AsyncIterator[Receiver]:
 @asynccontextmanager
 async def delivering(
     stage: Stage, allowed: Sequence[str] = ("127.0.0.0/8",), keys: Keyring | None = KEYS
-) -> AsyncIterator[Deliverer]:
+) -> AsyncIterator[WebhookSender]:
     """A deliverer in place of the one that was assembled."""
     guard = EgressGuard(Home(), allowed)
-    deliverer = Deliverer(stage.engine, stage.clock, guard, Outgoing(), keys)
+    webhook_sender = WebhookSender(stage.engine, stage.clock, guard, Outgoing(), keys)
     del stage.server.deadlines._rules[DELIVERY.name]
-    stage.server.deadlines.on_record(DELIVERY.name, deliverer.due, deliverer.decided)
-    running = asyncio.ensure_future(deliverer.run())
+    stage.server.deadlines.on_record(DELIVERY.name, webhook_sender.due, webhook_sender.decided)
+    running = asyncio.ensure_future(webhook_sender.run())
     try:
-        yield deliverer
+        yield webhook_sender
     finally:
         running.cancel()
         await asyncio.wait([running])
@@ -205,7 +210,7 @@ class Two:
         ("http://169.254.169.254/latest", "169.254.169.254 is at 10.0.0.7"),
         ("ftp://receiver.test/", "only http and https"),
         ("http://user:pw@receiver.test/", "credentials"),
-        ("http://[::1", "makes no sense"),
+        ("http://[::1", "cannot be parsed"),
         ("http://receiver.test/" + "x" * 5_000, "characters"),
     ],
 )
@@ -213,8 +218,8 @@ def test_a_redirect_is_vetted_like_the_first_address(
     tmp_path: Path, target: str, complaint: str
 ) -> None:
     async def story(stage: Stage) -> None:
-        async with receiving() as receiver, delivering(stage) as deliverer:
-            deliverer._guard = EgressGuard(Two(), ["127.0.0.0/8"])
+        async with receiving() as receiver, delivering(stage) as webhook_sender:
+            webhook_sender._guard = EgressGuard(Two(), ["127.0.0.0/8"])
             receiver.answers = [moved(target)]
             await stage.play(Open(receiver.url))
             dead = await settled(stage, "dead")
@@ -373,15 +378,15 @@ def test_without_the_key_it_waits_for_a_server_that_has_it(tmp_path: Path) -> No
 
 def test_a_try_that_is_not_on_disk_is_not_sent(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
-        async with receiving() as receiver, delivering(stage) as deliverer:
+        async with receiving() as receiver, delivering(stage) as webhook_sender:
             await stage.play(Open(receiver.url))
-            begun = deliverer.due(DELIVERY.key(NAMESPACE, "d1"))
+            begun = webhook_sender.due(DELIVERY.key(NAMESPACE, "d1"))
             assert isinstance(begun, BeginDelivery)
             stage.store.fail_commits(disk_full())
             [reply] = await stage.together(begun)
             assert isinstance(reply, Exception)
-            deliverer.decided(DELIVERY.key(NAMESPACE, "d1"), begun, False)
-            assert deliverer._begun.empty()
+            webhook_sender.decided(DELIVERY.key(NAMESPACE, "d1"), begun, False)
+            assert webhook_sender._begun.empty()
             assert await stage.play(Redeliver(NAMESPACE, "nobody")) is None
 
     play(tmp_path / "perdure.db", story)

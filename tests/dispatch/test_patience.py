@@ -2,7 +2,7 @@
 
 import asyncio
 
-from perdure.dispatch.patience import Patience
+from perdure.dispatch.poll_timeouts import TimeoutQueue
 
 
 class _Patient:
@@ -20,7 +20,7 @@ class _Patient:
 def test_the_time_of_each_is_up_in_the_order_of_their_coming() -> None:
     async def story() -> None:
         told: list[str] = []
-        patience = Patience(0.01)
+        patience = TimeoutQueue(0.01)
         first, second, third = (_Patient(name, told) for name in ("first", "second", "third"))
         patience.begin(first)
         patience.begin(second)
@@ -36,7 +36,7 @@ def test_the_time_of_each_is_up_in_the_order_of_their_coming() -> None:
 def test_who_waits_no_longer_is_not_told() -> None:
     async def story() -> None:
         told: list[str] = []
-        patience = Patience(0.01)
+        patience = TimeoutQueue(0.01)
         gone, staying = _Patient("gone", told), _Patient("staying", told)
         patience.begin(gone)
         patience.begin(staying)
@@ -51,7 +51,7 @@ def test_who_waits_no_longer_is_not_told() -> None:
 def test_somebody_who_comes_when_all_are_gone_is_told_too() -> None:
     async def story() -> None:
         told: list[str] = []
-        patience = Patience(0.01)
+        patience = TimeoutQueue(0.01)
         gone, late = _Patient("gone", told), _Patient("late", told)
         patience.begin(gone)
         patience.end(gone)

@@ -6,17 +6,17 @@ import pytest
 
 from perdure.core import limits
 from perdure.core.rejection import QueryTaskQueueFull
-from perdure.dispatch.query_book import QueryBook, QueryRules
 from perdure.dispatch.query_messages import AskedQuery, QueueName
+from perdure.dispatch.query_table import QueryRules, QueryTable
 from perdure.identity import IdSource
-from tests.dispatch.test_query_nodes import KEY, RULES, Nodes, played, settle, soon
+from tests.cluster.test_query_nodes import KEY, RULES, Nodes, played, settle, soon
 from tests.support.clock import SECOND, FakeClock
 
 
-def a_book(**rules: int) -> QueryBook:
+def a_book(**rules: int) -> QueryTable:
     clock = FakeClock()
     chosen = QueryRules(timeout=40 * SECOND, lease_timeout=10 * SECOND, **rules)
-    return QueryBook(clock, IdSource(clock.now, seed=1), chosen, "a")
+    return QueryTable(clock, IdSource(clock.now, seed=1), chosen, "a")
 
 
 def asked(queue: str = "q", arguments: bytes | None = None) -> AskedQuery:

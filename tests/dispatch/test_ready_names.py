@@ -8,10 +8,10 @@ import pytest
 from perdure.core.fleet.routing import pass_name
 from perdure.core.fleet.worker import Worker
 from perdure.core.run.state import Run
-from perdure.dispatch.pollers import ParkedPoller, PollerYard
+from perdure.dispatch.connected_runners import Call, ConnectedRunners, Runner
+from perdure.dispatch.parked_polls import ParkedPoller, ParkedPolls
 from perdure.dispatch.ready_names import ReadyNames
-from perdure.dispatch.runners import Call, Runner, RunnerYard
-from perdure.dispatch.yards import Yard
+from perdure.dispatch.task_waiters import TaskWaiterSet
 from perdure.engine.reply import Reply
 from perdure.store.interface import QueueKey
 
@@ -68,10 +68,10 @@ class Deaf:
         raise AssertionError("nothing is sent here")
 
 
-def runners() -> tuple[Yard, list[QueueKey]]:
-    yard, looks = RunnerYard(), list[QueueKey]()
-    yard.connect(looks.append)
-    yard.add(
+def runners() -> tuple[TaskWaiterSet, list[QueueKey]]:
+    parked_polls, looks = ConnectedRunners(), list[QueueKey]()
+    parked_polls.connect(looks.append)
+    parked_polls.add(
         Runner(
             KEY,
             owner="o",
@@ -81,12 +81,12 @@ def runners() -> tuple[Yard, list[QueueKey]]:
             send=lambda runner, run: None,
         )
     )
-    return yard, looks
+    return parked_polls, looks
 
 
-def polls() -> tuple[Yard, list[QueueKey]]:
-    yard, looks = PollerYard(), list[QueueKey]()
-    yard.connect(looks.append)
+def polls() -> tuple[TaskWaiterSet, list[QueueKey]]:
+    parked_polls, looks = ParkedPolls(), list[QueueKey]()
+    parked_polls.connect(looks.append)
     worker = Worker(
         namespace=KEY.namespace,
         worker_id="w",
@@ -98,7 +98,7 @@ def polls() -> tuple[Yard, list[QueueKey]]:
     )
     loop = asyncio.new_event_loop()
     try:
-        yard.park(
+        parked_polls.park(
             ParkedPoller(
                 KEY,
                 worker,
@@ -111,23 +111,23 @@ def polls() -> tuple[Yard, list[QueueKey]]:
         )
     finally:
         loop.close()
-    return yard, looks
+    return parked_polls, looks
 
 
 @pytest.mark.parametrize("build", [runners, polls])
 def test_an_offer_between_a_look_and_its_end_is_looked_for_again(
-    build: Callable[[], tuple[Yard, list[QueueKey]]],
+    build: Callable[[], tuple[TaskWaiterSet, list[QueueKey]]],
 ) -> None:
-    yard, looks = build()
-    yard.offered(KEY, NAME)
+    parked_polls, looks = build()
+    parked_polls.offered(KEY, NAME)
     assert looks == [KEY]
-    assert yard.wanted(KEY)[0] == {NAME}, "the look reads the queue"
-    yard.offered(KEY, NAME)  # another node has written one more
+    assert parked_polls.wanted(KEY)[0] == {NAME}, "the look reads the queue"
+    parked_polls.offered(KEY, NAME)  # another node has written one more
     assert looks == [KEY]
-    yard.exhausted(KEY, {NAME})
-    yard.claimed(KEY)
+    parked_polls.exhausted(KEY, {NAME})
+    parked_polls.claimed(KEY)
     assert looks == [KEY, KEY]
-    assert yard.wanted(KEY)[0] == {NAME}
-    yard.exhausted(KEY, {NAME})
-    yard.claimed(KEY)
+    assert parked_polls.wanted(KEY)[0] == {NAME}
+    parked_polls.exhausted(KEY, {NAME})
+    parked_polls.claimed(KEY)
     assert looks == [KEY, KEY], "and no more than that"

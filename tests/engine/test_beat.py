@@ -14,8 +14,7 @@ from perdure.engine.operation import Operation
 from perdure.engine.workflow_tasks import PageWorkflowTask
 from perdure.engine.world import World
 from perdure.store.interface import Unavailable
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     DONE,
     NAMESPACE,
     Stage,
@@ -31,6 +30,7 @@ from tests.engine.stage import (
     signal,
     start,
 )
+from tests.engine.invariants import check_disk
 
 
 @pytest.fixture

@@ -10,12 +10,10 @@ from perdure.core.rejection import DuplicateNotAllowed
 from perdure.core.run.command import OpenConditionWait
 from perdure.core.run.lease import TaskState
 from perdure.core.run.status import RunStatus
+from perdure.engine.claims import ClaimTasks
 from perdure.engine.operation import Operation
-from perdure.engine.passing import ClaimTasks
 from perdure.store.interface import Unavailable
-from tests.engine.faulty import disk_full
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     ACTIVITIES,
     DONE,
     WORKFLOWS,
@@ -29,6 +27,8 @@ from tests.engine.stage import (
     signal,
     start,
 )
+from tests.engine.faulty import disk_full
+from tests.engine.invariants import check_disk
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_lost_hint_costs_only_time(path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.register()
         await stage.start()
-        stage.server.yard._ready._names.clear()
+        stage.server.parked_polls._ready._names.clear()
 
         delivery = await poll_for_minutes(stage)
 
@@ -241,7 +241,7 @@ def test_a_poller_of_a_failed_beat_keeps_its_place_and_gets_the_task_later(path:
             await stage.play(start())
         await stage.idle()
         assert not poll.done()
-        assert stage.server.yard.count == 1
+        assert stage.server.parked_polls.count == 1
 
         run_id = await stage.start()
 
@@ -267,7 +267,7 @@ def test_a_poller_whose_client_left_during_a_failing_beat_is_not_put_back(path: 
 
         with pytest.raises(Unavailable):
             await starting
-        assert stage.server.yard.count == 0
+        assert stage.server.parked_polls.count == 0
 
     play(path, story)
 

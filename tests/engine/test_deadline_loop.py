@@ -5,9 +5,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.engine.engine_harness import Stage, a_timer, completion, play, signal
 from tests.engine.faulty import disk_full
 from tests.engine.invariants import check_disk
-from tests.engine.stage import Stage, a_timer, completion, play, signal
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ import pytest
 from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import Activity
 from tests.engine.ending import must_end
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     DONE,
     Stage,
     a_child,
@@ -19,6 +18,7 @@ from tests.engine.stage import (
     result,
     start,
 )
+from tests.engine.invariants import check_disk
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 
 from perdure.core.rejection import InstanceNotFound
 from perdure.core.run.state import Dialect
-from perdure.dispatch.pruning import Pruner, Retention
-from perdure.engine.pruning import ClearLeftover, Pruned, PruneOld
+from perdure.features.retention.loops import Retention, RunPruner
+from perdure.features.retention.operations import ClearLeftover, Pruned, PruneOld
 from perdure.store.interface import Instance
-from tests.engine.among import Node, several
+from tests.cluster.among import Node, several
 from tests.engine.ending import must_end
+from tests.engine.engine_harness import DONE, NAMESPACE, signal, start
 from tests.engine.invariants import check_database
-from tests.engine.stage import DONE, NAMESPACE, signal, start
 from tests.support.clock import SECOND
 from tests.support.tables import every_row
 
@@ -64,7 +64,7 @@ def test_nodes_that_prune_at_once_take_every_run_once(postgres_url: str) -> None
     async def story(one: Node, two: Node) -> None:
         await closed(one, *(f"order-{number}" for number in range(12)))
         rule = Retention(Dialect.PULL, 0, lambda: {NAMESPACE})
-        pruners = [Pruner(node.engine, node.engine._clock, [rule]) for node in (one, two)]
+        pruners = [RunPruner(node.engine, node.engine._clock, [rule]) for node in (one, two)]
         counts = await asyncio.gather(*(pruner.prune() for pruner in pruners for _ in range(3)))
         assert sum(counts) == 12
 
@@ -78,7 +78,7 @@ def test_nodes_that_prune_at_once_take_every_run_once(postgres_url: str) -> None
 def test_a_node_that_dies_between_any_two_beats_leaves_the_rest_to_another(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.pruning.REMAINS_ROWS_MAX", 2)
+    monkeypatch.setattr("perdure.features.retention.operations.REMAINS_ROWS_MAX", 2)
 
     async def story(one: Node, two: Node) -> None:
         beats, was_done = 0, False

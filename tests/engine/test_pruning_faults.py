@@ -7,11 +7,11 @@ import pytest
 
 from perdure.core.limits import FORGET_EVERY
 from perdure.core.run.state import Dialect
-from perdure.dispatch.pruning import Pruner, Retention
+from perdure.features.retention.loops import Retention, RunPruner
 from perdure.store.interface import Unavailable
+from tests.engine.engine_harness import DONE, NAMESPACE, Stage, a_stage, signal
 from tests.engine.faulty import disk_full
 from tests.engine.invariants import check_disk
-from tests.engine.stage import DONE, NAMESPACE, Stage, a_stage, signal
 from tests.support.clock import SECOND, FakeClock
 
 DAY = 86_400
@@ -21,14 +21,14 @@ OF_RUNS = ("run", "history", "receipt", "operation", "inbox", "ready")
 
 @pytest.fixture(autouse=True)
 def small_bites(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.dispatch.pruning.FORGET_PAUSE", 0)
-    monkeypatch.setattr("perdure.dispatch.pruning.RUNS_PRUNED_AT_ONCE_MAX", 2)
-    monkeypatch.setattr("perdure.engine.pruning.REMAINS_ROWS_MAX", 2)
+    monkeypatch.setattr("perdure.features.retention.loops.FORGET_PAUSE", 0)
+    monkeypatch.setattr("perdure.features.retention.loops.RUNS_PRUNED_AT_ONCE_MAX", 2)
+    monkeypatch.setattr("perdure.features.retention.operations.REMAINS_ROWS_MAX", 2)
 
 
 async def prune(stage: Stage) -> int:
     rule = Retention(Dialect.PULL, 30 * DAY * SECOND, lambda: {NAMESPACE})
-    return await Pruner(stage.engine, stage.clock, [rule]).prune()
+    return await RunPruner(stage.engine, stage.clock, [rule]).prune()
 
 
 async def die_at(path: Path, clock: FakeClock, number: int, *, after: bool) -> bool:
@@ -89,14 +89,14 @@ async def kept_runs(stage: Stage) -> int:
 
 
 def test_the_loop_waits_before_each_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.dispatch.pruning.jitter", lambda most: 0)
+    monkeypatch.setattr("perdure.features.retention.loops.jitter", lambda most: 0)
 
     async def story() -> None:
         clock = FakeClock()
         async with a_stage(tmp_path / "perdure.db", clock) as stage:
             await stage.register()
             rule = Retention(Dialect.PULL, SECOND, lambda: {NAMESPACE})
-            pruning = asyncio.ensure_future(Pruner(stage.engine, clock, [rule]).run())
+            pruning = asyncio.ensure_future(RunPruner(stage.engine, clock, [rule]).run())
             for number in range(3):
                 await stage.start(f"old-{number}")
                 await stage.work(DONE)
@@ -113,7 +113,7 @@ def test_the_loop_waits_before_each_look(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_there_is_a_pause_between_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.dispatch.pruning.FORGET_PAUSE", SECOND)
+    monkeypatch.setattr("perdure.features.retention.loops.FORGET_PAUSE", SECOND)
 
     async def story() -> None:
         clock = FakeClock()

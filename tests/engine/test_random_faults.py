@@ -12,13 +12,11 @@ from perdure.core.run.inbox import Update
 from perdure.core.run.operation import ActivityTimeouts, RetryPolicy
 from perdure.core.run.state import Run
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
-from perdure.engine.control import SignalRun
 from perdure.engine.operation import Operation
+from perdure.engine.run_commands import SignalRun
 from perdure.engine.updates import UpdateRun
 from tests.engine.ending import must_end
-from tests.engine.faulty import disk_full
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     DONE,
     Stage,
     a_child,
@@ -37,6 +35,8 @@ from tests.engine.stage import (
     task_failure,
     update,
 )
+from tests.engine.faulty import disk_full
+from tests.engine.invariants import check_disk
 
 STEPS = 60
 AttemptReport = Callable[[ActivityDelivery], Operation]

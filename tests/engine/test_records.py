@@ -11,9 +11,9 @@ from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey, Unavailable
-from tests.engine.among import several
+from tests.cluster.among import several
+from tests.engine.engine_harness import NAMESPACE, Stage, play
 from tests.engine.faulty import disk_full
-from tests.engine.stage import NAMESPACE, Stage, play
 from tests.support.clock import SECOND
 
 
@@ -63,7 +63,7 @@ class Ring(Operation):
         known = TALLY.find(world, self._key.namespace, self._key.key)
         if record is None or known is None or record.due_at is None:
             return True
-        if record.due_at <= world.moment.now:
+        if record.due_at <= world.ctx.now:
             TALLY.put(world, self._key.namespace, self._key.key, Tally(known.count + 100))
         return True
 

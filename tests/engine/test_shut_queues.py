@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from perdure.core.fleet.allowance import Allowance, Allowances
+from perdure.core.fleet.quota import Allowance, Allowances
 from perdure.core.fleet.session import SessionTerms
 from perdure.dispatch.delivery import ActivityDelivery
-from perdure.dispatch.polling import Poll
+from perdure.dispatch.polls import Poll
+from perdure.engine.claims import ClaimTasks
 from perdure.engine.operation import Operation
-from perdure.engine.passing import ClaimTasks
 from perdure.engine.sessions import ClaimSessionTasks
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     NAMESPACE,
     PATIENCE,
     QUEUE,

@@ -9,8 +9,8 @@ from perdure.core.run.command import Command, RecordSideEffect
 from perdure.core.run.stream import AppendItems, CloseStream, NewItem
 from perdure.engine.streams import CompleteStreamingTask, WriteStream
 from perdure.store.interface import Unavailable
+from tests.engine.engine_harness import Stage, a_timer, play, report_of
 from tests.engine.faulty import disk_full
-from tests.engine.stage import Stage, a_timer, play, report_of
 
 DATA = "select item_offset, idempotency_key from stream_item order by item_offset"
 

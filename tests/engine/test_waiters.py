@@ -16,13 +16,13 @@ from perdure.core.limits import (
     WAITERS_PER_PAGE_MAX,
 )
 from perdure.core.run.operation import PushStep, StepState
-from perdure.engine.intake import REMAINDER, Ingested, WakeRemaining
+from perdure.engine.events import REMAINDER, Ingested, WakeRemaining
 from perdure.engine.run_control import CancelPushRun
 from perdure.engine.waiters import WAITER
 from perdure.server.settings import Settings
 from perdure.server.webhooks import make_forgetter
+from tests.engine.engine_harness import NAMESPACE, Stage, play
 from tests.engine.faulty import disk_full
-from tests.engine.stage import NAMESPACE, Stage, play
 from tests.engine.waiting import (
     APP,
     Answer,
@@ -433,12 +433,12 @@ def test_an_event_that_continues_is_not_forgotten(tmp_path: Path) -> None:
         ingested = await send(stage)
         stage.clock.jump(seconds=20)
         settings = Settings(event_retention=10 * SECOND)
-        forgetter = make_forgetter(settings, stage.engine, stage.clock)
-        assert forgetter is not None
-        assert await forgetter.forget() == 0
+        record_expiry = make_forgetter(settings, stage.engine, stage.clock)
+        assert record_expiry is not None
+        assert await record_expiry.forget() == 0
         await wake_rest(stage, ingested)
         assert (await logged(stage, ingested.event_id)).woke == PAGE + 1
-        assert await forgetter.forget() == 1
+        assert await record_expiry.forget() == 1
 
     play(tmp_path / "p.db", story)
 

@@ -6,20 +6,20 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.core.limits import SECOND
+from perdure.core.push.apply_pass import apply_pass
 from perdure.core.push.command import AwaitEvent, EmitEvent, Progressed, StepCommand
-from perdure.core.push.passing import apply_pass
 from perdure.core.push.start import PushStart, event_arguments, start_push_run
 from perdure.core.run.completion import TaskReport
-from perdure.core.run.moment import Moment
+from perdure.core.run.context import Context
 from perdure.core.run.operation import PushStep
 from perdure.core.run.state import Run
 from perdure.core.run.task import lease_task
-from perdure.engine.intake import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
+from perdure.engine.events import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey
-from tests.engine.stage import NAMESPACE, Stage
+from tests.engine.engine_harness import NAMESPACE, Stage
 
 APP = "shop"
 
@@ -68,8 +68,8 @@ class Begin(Operation):
                 arguments=event_arguments("order", data),
                 event_name="order",
             )
-            run = start_push_run(start, world.moment)
-            answer(run, world.moment, *one.commands)
+            run = start_push_run(start, world.ctx)
+            answer(run, world.ctx, *one.commands)
             world.opened(run)
             run_ids.append(run.run_id)
         return run_ids
@@ -87,16 +87,16 @@ class Answer(Operation):
 
     def decide(self, world: World) -> None:
         run = world.runs[self._run_id]
-        answer(run, world.moment, *self._commands)
+        answer(run, world.ctx, *self._commands)
         world.changed(run)
 
 
-def answer(run: Run, moment: Moment, *commands: StepCommand) -> None:
+def answer(run: Run, ctx: Context, *commands: StepCommand) -> None:
     task = run.task
     assert task is not None
-    lease_task(run, moment, owner="r1", timeout=60 * SECOND, frame=None, runtime="push")
+    lease_task(run, ctx, owner="r1", timeout=60 * SECOND, frame=None, runtime="push")
     report = TaskReport(number=task.number, owner="r1", attempt=task.attempt)
-    apply_pass(run, moment, report, Progressed(logs=[], commands=list(commands)), executed_by="r1")
+    apply_pass(run, ctx, report, Progressed(logs=[], commands=list(commands)), executed_by="r1")
 
 
 class KeptOnce(msgspec.Struct):
@@ -113,7 +113,7 @@ class ForgetIndex(Operation):
     def __init__(self, run_ids: Sequence[str]) -> None:
         self._run_ids = tuple(run_ids)
 
-    looks_closer = True
+    reads_after_load = True
 
     def run_ids(self) -> tuple[str, ...]:
         return self._run_ids

@@ -23,18 +23,21 @@ from typing import Any, cast
 import uvloop
 
 from perdure.clock import FollowingClock, SystemClock
+from perdure.cluster import refresh as lookout
 from perdure.core import limits
-from perdure.core.intake import delivery
 from perdure.core.limits import SECOND
-from perdure.core.push import inference, slot
-from perdure.dispatch import invoking, lookout
-from perdure.dispatch import pruning as pruning_loop
-from perdure.engine import granting, pruning
+from perdure.core.push import slot
+from perdure.dispatch import runner_invoker as invoking
+from perdure.engine import leasing as leasing
+from perdure.features.model_calls import rules as inference
+from perdure.features.retention import loops as pruning_loop
+from perdure.features.retention import operations as pruning
+from perdure.features.webhooks import rules as delivery
 from perdure.server import run
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, load_settings
 from perdure.store.interface import Changes, Store
-from perdure.store.postgres.line import BEAT_SESSION, Line
+from perdure.store.postgres.connection import BEAT_SESSION, PostgresConnection
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.committer import Committer, Transaction
 from perdure.store.sqlite.store import SqliteStore
@@ -74,14 +77,14 @@ class Fuse:
         self._at = at
         self._left = nth
 
-    def reached(self, moment: At) -> None:
-        if moment is self._at:
+    def reached(self, ctx: At) -> None:
+        if ctx is self._at:
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class CrashingLine(Line):
+class CrashingLine(PostgresConnection):
     """The database has the statement when its node is gone, and nobody hears how it ended."""
 
     fuse: Fuse
@@ -135,7 +138,7 @@ def _after(fuse: Fuse, load: Callable[..., Awaitable[Any]]) -> Callable[..., Awa
 def hurry() -> None:
     """What a dead engine had under way is given up soon, so that nobody has to wait long."""
     _set(
-        (granting, "PASS_LEASE_TIMEOUT", SECOND),
+        (leasing, "PASS_LEASE_TIMEOUT", SECOND),
         (invoking, "PASS_LEASE_TIMEOUT", SECOND),
         (invoking, "_RENEW_AFTER", SECOND // 3),
         (invoking, "_LOOK", SECOND // 5),

@@ -18,8 +18,8 @@ from perdure.store.sqlite.store import SqliteStore
 from tests.engine.ending import must_end
 from tests.engine.invariants import check_database, check_disk
 from tests.faults.crashing_server import DEATH, At
-from tests.faults.nursery import Nursery, a_nursery
-from tests.faults.voyage import HISTORY, Voyage
+from tests.faults.full_workflow import HISTORY, Voyage
+from tests.faults.server_processes import Nursery, a_nursery
 from tests.store.nodes import session
 from tests.support.postgres import Cluster
 from tests.support.server import STORES

@@ -23,11 +23,10 @@ from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.status import RunStatus
 from perdure.dispatch.delivery import ActivityDelivery, WorkflowDelivery
 from perdure.engine.activity_tasks import AttemptRef, ReleaseActivity
+from perdure.engine.claims import FireDue
 from perdure.engine.operation import Operation
-from perdure.engine.passing import FireDue
 from perdure.engine.workflow_tasks import ReleaseWorkflowTask
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     DONE,
     Stage,
     a_timer,
@@ -42,6 +41,7 @@ from tests.engine.stage import (
     signal,
     task_failure,
 )
+from tests.engine.invariants import check_disk
 from tests.support.http import (
     Wire,
     a_wire,

@@ -15,10 +15,10 @@ import pytest
 from perdure.core.run.status import RunStatus
 from tests.engine.ending import must_end
 from tests.faults.crashing_server import COMMITS, DEATH, At
-from tests.faults.local_voyage import HISTORY, LocalVoyage
-from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
+from tests.faults.full_local_workflow import HISTORY, LocalVoyage
+from tests.faults.full_workflow import Voyage
+from tests.faults.server_processes import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place, check_promises, types
-from tests.faults.voyage import Voyage
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database
 

@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.core.intake.gates import Slots
-from perdure.core.intake.metering import UseLog
-from perdure.core.push.metering import meters_of
+from perdure.core.intake.flow_state import Slots
+from perdure.core.intake.usage_log import UseLog
+from perdure.core.push.usage_check import meters_of
 from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import PushStep
 from perdure.core.run.state import Run
-from perdure.engine.spending import Stretch
+from perdure.features.model_calls.usage_operations import Stretch
 from tests.engine.ending import must_end
 from tests.faults.crashing_server import COMMITS, DEATH, At
-from tests.faults.metered_voyage import (
+from tests.faults.full_metered_workflow import (
     BEYOND,
     RUNS,
     STEPS,
@@ -32,7 +32,7 @@ from tests.faults.metered_voyage import (
     MeteredCode,
     MeteredVoyage,
 )
-from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
+from tests.faults.server_processes import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.models import ModelServer, completion
 from tests.support.postgres import Cluster

@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure.core.external import Custody
-from perdure.engine.pruning import LEFTOVER
+from perdure.core.external import PayloadOwner
+from perdure.features.retention.operations import LEFTOVER
 from tests.engine.ending import must_end
-from tests.faults.attic import DAY, PULL_OLD, PUSH_OLD, Inventory, furnish
 from tests.faults.crashing_server import COMMITS, DEATH
-from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
+from tests.faults.old_runs import DAY, PULL_OLD, PUSH_OLD, Inventory, furnish
+from tests.faults.server_processes import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.clock import SECOND
 from tests.support.http import CONTROL_VERSION
@@ -121,7 +121,7 @@ def clear(disk: Place, nursery: Nursery, rival: Nursery | None = None, *, nth: i
     check(before, now)
     assert all(now.of(run_id) == set() for run_id in before.runs("old"))
     # What only old runs named is nobody's; what a young one names, too, is kept.
-    assert now.payloads() == {Custody.KEPT: 1, Custody.LOOSE: PULL_OLD - 1}
+    assert now.payloads() == {PayloadOwner.KEPT: 1, PayloadOwner.LOOSE: PULL_OLD - 1}
     asyncio.run(disk.check())
     return died
 

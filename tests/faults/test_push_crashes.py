@@ -17,8 +17,8 @@ import pytest
 from perdure.store import rows
 from tests.engine.ending import must_end
 from tests.faults.crashing_server import COMMITS, DEATH, At
-from tests.faults.nursery import Nursery, die_in_every_beat, some_nurseries
-from tests.faults.push_voyage import LARGE, STEPS, PushVoyage
+from tests.faults.full_push_workflow import LARGE, STEPS, PushVoyage
+from tests.faults.server_processes import Nursery, die_in_every_beat, some_nurseries
 from tests.faults.test_beat_crashes import Database, File, Place
 from tests.support.postgres import Cluster
 from tests.support.tables import migrated_database

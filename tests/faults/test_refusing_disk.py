@@ -370,7 +370,7 @@ def test_queries_do_not_notice(wire: Wire) -> None:
     with a_full_disk(wire) as disk, wire.nothing_changes():
         headers = {CONTROL_VERSION: "2"}
         asked = wire.call_later("POST", "/api/workflows/order-1/query/total", {}, headers=headers)
-        wire.until(lambda: wire.server.desk.open_count == 1 or not asked.is_waiting)
+        wire.until(lambda: wire.server.query_broker.open_count == 1 or not asked.is_waiting)
         task = wire.take("query")
         lease = {"lease_owner": "w1", "query_task_attempt": task["query_task_attempt"]}
         wire.worker(f"/query-tasks/{task['query_task_id']}/complete", {**lease, "result": 3}).ok()

@@ -19,13 +19,12 @@ from perdure.core.run.state import WORKFLOW_TASK, TaskKind
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import task_name
 from perdure.dispatch.delivery import ValidationDelivery, WorkflowDelivery
-from perdure.dispatch.pollers import ParkedPoller, PollerYard
-from perdure.dispatch.polling import Poll
-from perdure.engine.passing import ClaimTasks, FireDue
+from perdure.dispatch.parked_polls import ParkedPoller, ParkedPolls
+from perdure.dispatch.polls import Poll
+from perdure.engine.claims import ClaimTasks, FireDue
 from perdure.engine.updates import ApproveUpdate, RejectUpdate
 from perdure.store.interface import QueueKey, ReadyTask
-from tests.engine.invariants import check_disk
-from tests.engine.stage import (
+from tests.engine.engine_harness import (
     NAMESPACE,
     QUEUE,
     Stage,
@@ -36,7 +35,8 @@ from tests.engine.stage import (
     signal,
     update,
 )
-from tests.support.story import Story, validator
+from tests.engine.invariants import check_disk
+from tests.support.rule_harness import Story, validator
 
 WAIT = OpenConditionWait(key="k")
 VALIDATOR: dict[str, Any] = {
@@ -311,7 +311,7 @@ def test_a_row_that_was_read_before_its_task_stepped_back_is_given_to_nobody() -
     story.work(run, a_timer(10))
     story.update(run, "add", workers=[validator()])
     read = ReadyTask(run.run_id, WORKFLOW_TASK, task_name(run))
-    claim = ClaimTasks(QueueKey(run.namespace, run.queue, "workflow"), _Nobody(), story.granting)
+    claim = ClaimTasks(QueueKey(run.namespace, run.queue, "workflow"), _Nobody(), story.leasing)
     claim._found = [read]
     story.clock.jump(seconds=10)
 
@@ -324,7 +324,7 @@ def test_a_row_that_was_read_before_its_task_stepped_back_is_given_to_nobody() -
     assert (run.task.kind, run.task.lease) == (TaskKind.PROGRESS, None)
 
 
-class _Nobody(PollerYard):
+class _Nobody(ParkedPolls):
     """Whoever asks for a poller is wrong."""
 
     def reserve(self, key: QueueKey, name: str, wanted: str | None = None) -> ParkedPoller | None:

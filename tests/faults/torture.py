@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.faults.weather import Score, play_round
+from tests.faults.chaos_round import Score, play_round
 from tests.sdk.catalogue import RELEASES
 from tests.support.postgres import Cluster
 

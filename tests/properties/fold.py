@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.core.payload import decode
-from tests.support.story import Event
+from tests.support.rule_harness import Event
 
 OPENINGS = {
     "ActivityScheduled": "activity",

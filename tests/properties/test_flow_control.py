@@ -21,8 +21,8 @@ from perdure.core.intake.definition import (
     Throttle,
 )
 from perdure.core.intake.flow import BOOLEANS
-from perdure.core.intake.gates import Gate, Slots, State
-from tests.core.intake.desk import Desk
+from perdure.core.intake.flow_state import Gate, Slots, State
+from tests.core.intake.flow_harness import Desk
 
 KEYS = st.sampled_from([None, "k"])
 SMALL = st.integers(1, 4)
@@ -60,24 +60,24 @@ class Log:
     """What was sent, and what was said of it."""
 
     def __init__(self, flow: Flow, happenings: list[tuple[int, str | None]], *, flushes: bool):
-        self.desk = Desk(flow, flushes=flushes)
+        self.query_broker = Desk(flow, flushes=flushes)
         self.said: list[tuple[int, str | None, str, bool]] = []
         for milliseconds, what in happenings:
-            self.desk.pass_ms(milliseconds)
+            self.query_broker.pass_ms(milliseconds)
             if what == "end":
-                for run_id in list(self.desk.live)[:1]:
-                    self.desk.end(run_id)
+                for run_id in list(self.query_broker.live)[:1]:
+                    self.query_broker.end(run_id)
                 continue
-            admission = self.desk.send({"k": what, "n": len(self.said)})
+            admission = self.query_broker.send({"k": what, "n": len(self.said)})
             named = admission.run_id is not None
-            self.said.append((self.desk.now, what, admission.outcome, named))
+            self.said.append((self.query_broker.now, what, admission.outcome, named))
         # In the end all is quiet: live runs end, and whatever waits has its time.
-        for run_id in list(self.desk.live):
-            self.desk.end(run_id)
+        for run_id in list(self.query_broker.live):
+            self.query_broker.end(run_id)
 
     @property
     def carried(self) -> list[int]:
-        return [json.loads(a.data)["n"] for run in self.desk.started for a in run.arrivals]
+        return [json.loads(a.data)["n"] for run in self.query_broker.started for a in run.arrivals]
 
 
 def scope(key: str | None, value: str | None) -> str:
@@ -95,8 +95,8 @@ def test_everything_is_reported_and_carried_at_most_once(
     flow: Flow, happenings: list[tuple[int, str | None]], flushes: bool
 ) -> None:
     log = Log(flow, happenings, flushes=flushes)
-    log.desk._flushes = True
-    log.desk.pass_ms(1_000)
+    log.query_broker._flushes = True
+    log.query_broker.pass_ms(1_000)
     outcomes = Counter(outcome for _, _, outcome, _ in log.said)
     assert set(outcomes) <= {"started", *BOOLEANS}
     assert len(log.carried) == len(set(log.carried)), "an event is in two runs"
@@ -108,10 +108,10 @@ def test_everything_is_reported_and_carried_at_most_once(
             assert not named
         assert named or outcome != "started"
     # Buffers are empty, and what a debounce let go was followed by another of its scope.
-    assert not any(gate.policy in ("debounce", "batch") for gate in log.desk.states)
+    assert not any(gate.policy in ("debounce", "batch") for gate in log.query_broker.states)
     if flow.batch is not None:
         admitted = outcomes["batched"] + outcomes["skipped"]
-        assert len(log.carried) + log.desk.shed >= outcomes["batched"]
+        assert len(log.carried) + log.query_broker.shed >= outcomes["batched"]
         assert len(log.carried) <= admitted
 
 
@@ -119,8 +119,8 @@ def test_everything_is_reported_and_carried_at_most_once(
 def test_limits_hold(flow: Flow, happenings: list[tuple[int, str | None]]) -> None:
     log = Log(flow, happenings, flushes=True)
     admitted = [
-        (moment, value)
-        for moment, value, outcome, _ in log.said
+        (ctx, value)
+        for ctx, value, outcome, _ in log.said
         if outcome in ("started", "debounced", "batched")
     ]
     if flow.rate_limit is not None:
@@ -137,30 +137,30 @@ def test_limits_hold(flow: Flow, happenings: list[tuple[int, str | None]]) -> No
     if flow.throttle is not None:
         pace = flow.throttle
         slots: dict[str, list[int]] = {}
-        for run in log.desk.started:
+        for run in log.query_broker.started:
             value = json.loads(run.arrivals[0].data)["k"]
             slots.setdefault(scope(pace.key, value), []).append(run.not_before)
         for moments in slots.values():
             assert moments == sorted(moments)
             assert most_within(moments, pace.per_ms * 1_000) <= pace.limit
     if flow.batch is not None:
-        assert all(len(run.arrivals) <= flow.batch.max_size for run in log.desk.started)
+        assert all(len(run.arrivals) <= flow.batch.max_size for run in log.query_broker.started)
 
 
 @given(flows(), HAPPENINGS)
 def test_a_singleton_has_one_live_run(flow: Flow, happenings: list[tuple[int, str | None]]) -> None:
     if flow.singleton is None:
         return
-    desk = Desk(flow)
+    query_broker = Desk(flow)
     for milliseconds, what in happenings:
-        desk.pass_ms(milliseconds)
-        if what == "end" and desk.live:
-            desk.end(next(iter(desk.live)))
+        query_broker.pass_ms(milliseconds)
+        if what == "end" and query_broker.live:
+            query_broker.end(next(iter(query_broker.live)))
         else:
-            desk.send({"k": what})
-        live = Counter(run.singleton for run in desk.live.values())
+            query_broker.send({"k": what})
+        live = Counter(run.singleton for run in query_broker.live.values())
         assert set(live.values()) <= {1}
-        held = {gate for gate in desk.states if gate.policy == "singleton"}
+        held = {gate for gate in query_broker.states if gate.policy == "singleton"}
         assert held == set(live)
 
 
@@ -174,17 +174,17 @@ def test_a_coarse_log_never_lets_too_many_in_and_lets_in_nearly_all(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "RATE_LOG_ENTRIES_MAX", 4)
-        desk = Desk(Flow(rate_limit=RateLimit(limit=limit, per_ms=per_ms)))
+        query_broker = Desk(Flow(rate_limit=RateLimit(limit=limit, per_ms=per_ms)))
         admitted = []
         for gap in gaps:
-            desk.pass_ms(gap)
-            if desk.send().outcome == "started":
-                admitted.append(desk.now)
+            query_broker.pass_ms(gap)
+            if query_broker.send().outcome == "started":
+                admitted.append(query_broker.now)
             elif admitted:
                 # Refused only if the window, made longer by one grain, is full.
                 window = per_ms * 1_000 + per_ms * 1_000 // 4 + 1
-                assert sum(moment > desk.now - window for moment in admitted) >= limit
-            for state in desk.states.values():
+                assert sum(ctx > query_broker.now - window for ctx in admitted) >= limit
+            for state in query_broker.states.values():
                 assert len(getattr(state, "entries", ())) <= max(6, limit if limit <= 4 else 6)
         assert most_within(admitted, per_ms * 1_000) <= limit
 
@@ -244,34 +244,36 @@ def test_concurrency_holds_its_limit_in_order_and_lets_everybody_in(
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), st.integers(1, 60))
 def test_a_debounce_fires_once_per_quiet_time_with_the_last(gaps: list[int], period: int) -> None:
-    desk = Desk(Flow(debounce=Debounce(period_ms=period)))
+    query_broker = Desk(Flow(debounce=Debounce(period_ms=period)))
     sent = []
     for number, gap in enumerate(gaps):
-        desk.pass_ms(gap)
-        desk.send({"n": number})
-        sent.append(desk.now)
-    desk.pass_ms(period)
+        query_broker.pass_ms(gap)
+        query_broker.send({"n": number})
+        sent.append(query_broker.now)
+    query_broker.pass_ms(period)
     last = [
         number
-        for number, moment in enumerate(sent)
-        if number + 1 == len(sent) or sent[number + 1] - moment >= period * 1_000
+        for number, ctx in enumerate(sent)
+        if number + 1 == len(sent) or sent[number + 1] - ctx >= period * 1_000
     ]
-    assert [json.loads(run.arrivals[0].data)["n"] for run in desk.started] == last
-    assert [run.not_before for run in desk.started] == [sent[n] + period * 1_000 for n in last]
-    assert Gate("debounce", "") not in desk.states
+    assert [json.loads(run.arrivals[0].data)["n"] for run in query_broker.started] == last
+    assert [run.not_before for run in query_broker.started] == [
+        sent[n] + period * 1_000 for n in last
+    ]
+    assert Gate("debounce", "") not in query_broker.states
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=60), SMALL, st.integers(1, 60))
 def test_no_event_waits_longer_than_its_batch_may(gaps: list[int], size: int, timeout: int) -> None:
-    desk = Desk(Flow(batch=Batch(max_size=size, timeout_ms=timeout)))
+    query_broker = Desk(Flow(batch=Batch(max_size=size, timeout_ms=timeout)))
     sent = []
     for number, gap in enumerate(gaps):
-        desk.pass_ms(gap)
-        desk.send({"n": number})
-        sent.append(desk.now)
-    desk.pass_ms(timeout)
-    carried = [json.loads(a.data)["n"] for run in desk.started for a in run.arrivals]
+        query_broker.pass_ms(gap)
+        query_broker.send({"n": number})
+        sent.append(query_broker.now)
+    query_broker.pass_ms(timeout)
+    carried = [json.loads(a.data)["n"] for run in query_broker.started for a in run.arrivals]
     assert carried == list(range(len(sent)))
-    for run in desk.started:
+    for run in query_broker.started:
         first = sent[json.loads(run.arrivals[0].data)["n"]]
         assert run.not_before <= first + timeout * 1_000

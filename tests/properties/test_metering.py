@@ -14,14 +14,14 @@ from perdure.core.push.command import Progressed, ReportStep, Returned
 from perdure.core.push.step import push_of
 from perdure.core.push.usage import Usage
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
-from perdure.dispatch.runners import Call, Runner
-from perdure.engine.intake import Incoming, Ingested, IngestEvent
-from perdure.engine.passing import ShowRun
-from perdure.engine.registering import RegisterRunner
+from perdure.dispatch.connected_runners import Call, Runner
+from perdure.engine.claims import ShowRun
+from perdure.engine.events import Incoming, Ingested, IngestEvent
+from perdure.engine.registration import RegisterRunner
 from perdure.engine.run_control import ResumeRun
 from perdure.protocols.durablex.views import run_view
 from perdure.store.interface import QueueKey
-from tests.engine.stage import Stage, a_stage
+from tests.engine.engine_harness import Stage, a_stage
 from tests.support.clock import SECOND
 
 WINDOW = 60

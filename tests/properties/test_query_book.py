@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from perdure.core.rejection import QueryTaskQueueFull, QueryWorkerTimeout, Rejection
-from perdure.dispatch.query_book import Query, QueryBook, QueryRules, QueryState
 from perdure.dispatch.query_messages import (
     AskedQuery,
     QueryAnswer,
@@ -17,6 +16,7 @@ from perdure.dispatch.query_messages import (
     QueryReport,
     QueueName,
 )
+from perdure.dispatch.query_table import Query, QueryRules, QueryState, QueryTable
 from perdure.identity import IdSource
 from tests.support.clock import SECOND, FakeClock
 
@@ -35,7 +35,7 @@ class Life(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.clock = FakeClock()
-        self.book = QueryBook(self.clock, IdSource(self.clock.now, seed=1), RULES, "a")
+        self.book = QueryTable(self.clock, IdSource(self.clock.now, seed=1), RULES, "a")
         self.asked: list[Query] = []
 
     def teardown(self) -> None:

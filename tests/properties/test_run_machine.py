@@ -57,7 +57,7 @@ from tests.support.commands import (
     fail_update,
     in_selection,
 )
-from tests.support.story import (
+from tests.support.rule_harness import (
     SDK_0_4,
     Story,
     event_of,

@@ -30,7 +30,7 @@ from tests.sdk import cases
 from tests.sdk.catalogue import ALONE, BOUNDED, CASES, cases_of
 from tests.sdk.parsing import take_turns
 from tests.sdk.release import RELEASE
-from tests.sdk.stage import Stage
+from tests.sdk.sdk_harness import Stage
 
 CASE_TIMEOUT = 240.0
 LOG_LINES_MAX = 60

@@ -12,7 +12,7 @@ import json
 
 from durable_workflow import Client
 
-from tests.sdk.stage import GLANCE, PATIENCE, complete_history
+from tests.sdk.sdk_harness import GLANCE, PATIENCE, complete_history
 
 
 async def work(server: str, queue: str) -> None:

@@ -26,7 +26,7 @@ from durable_workflow import Client, ServerError, SignalFailed, WorkflowAlreadyS
 from tests.sdk.improvising import SEED, Oracle, make_plan
 from tests.sdk.release import since
 from tests.sdk.replaying import kinds
-from tests.sdk.stage import Run, replay_family, rest
+from tests.sdk.sdk_harness import Run, replay_family, rest
 
 # The 0.4 releases know no validations, so nothing of them can fail.
 VALIDATION_FAILED: Any = getattr(durable_workflow, "UpdateValidationFailed", ())

@@ -18,7 +18,7 @@ from durable_workflow import Client, PassthroughWorkerInterceptor, Worker
 
 from tests.sdk import programs
 from tests.sdk.parsing import take_turns
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, working
 
 
 class Milestones(PassthroughWorkerInterceptor):

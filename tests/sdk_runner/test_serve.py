@@ -13,7 +13,7 @@ import uvloop
 
 from perdure.sdk import App, Context, Endpoint, serving, workflow
 from perdure.sdk.limits import INVOKE_BYTES_MAX
-from perdure.sdk.signing import fingerprint, sign
+from perdure.sdk.signature import fingerprint, sign
 from tests.sdk_runner.contract import check_registration, check_reply
 from tests.sdk_runner.played import body_of, done
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.sdk.duration import milliseconds
 from perdure.sdk.errors import StepNameError
 from perdure.sdk.names import Names, hashed
-from perdure.sdk.signing import complaint, sign
+from perdure.sdk.signature import complaint, sign
 from perdure.sdk.versions import common, fits, header_fits, range_of
 
 VECTORS = Path(__file__).parents[1] / "fixtures" / "durablex"

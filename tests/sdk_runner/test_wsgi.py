@@ -11,7 +11,7 @@ import pytest
 
 from perdure.sdk import App, Context, Endpoint, WsgiEndpoint, workflow
 from perdure.sdk.limits import INVOKE_BYTES_MAX
-from perdure.sdk.signing import sign
+from perdure.sdk.signature import sign
 from tests.sdk_runner.contract import check_reply
 from tests.sdk_runner.played import body_of
 

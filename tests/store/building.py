@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from perdure.core.fleet.worker import Worker
+from perdure.core.run.context import Context
 from perdure.core.run.history import record
 from perdure.core.run.lease import Lease, TaskState
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity
 from perdure.core.run.operation import Operation as Step
 from perdure.core.run.start import StartRequest, start_run
@@ -21,7 +21,7 @@ from perdure.identity import IdSource
 NOW = 1_800_000_000_000_000
 
 ids = IdSource(lambda: NOW, seed=1)
-moment = Moment(NOW, ids)
+ctx = Context(NOW, ids)
 
 
 # Ordinary ones ----------------------------------------------------------------------------------
@@ -31,7 +31,7 @@ def a_run(workflow_id: str = "order", *, now: int = NOW, **request: Any) -> Run:
     """A run that was just started."""
     request = {"namespace": "default", "workflow_type": "shop", "queue": "q", **request}
     wanted = StartRequest(workflow_id=workflow_id, **request)
-    return start_run(wanted, Moment(now, ids))
+    return start_run(wanted, Context(now, ids))
 
 
 def with_activity(run: Run, sequence: int = 1, *, queue: str = "q", available_at: int = NOW) -> Run:
@@ -64,7 +64,7 @@ def leased(run: Run, owner: str, *, place: int = 0) -> Run:
 def with_events(run: Run, how_many: int, *, bytes_each: int = 10) -> Run:
     """The run with more history."""
     for number in range(how_many):
-        record(run, moment, "Noted", {"number": number, "text": "x" * bytes_each})
+        record(run, ctx, "Noted", {"number": number, "text": "x" * bytes_each})
     return run
 
 

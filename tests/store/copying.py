@@ -10,7 +10,7 @@ import asyncpg
 
 from perdure.clock import SystemClock
 from perdure.server.stores import make_end
-from perdure.store.copying import Compared, End, copy
+from perdure.store.copies import Compared, End, copy
 from tests.store.keeping import Keep
 
 KINDS = ("sqlite", "postgres")

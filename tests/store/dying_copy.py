@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.clock import SystemClock
 from perdure.server.stores import make_end
-from perdure.store.copying import copy
+from perdure.store.copies import copy
 
 
 def main(source: str, target: str, pages: int) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 
 from perdure.core.run.state import BESIDE_FIELDS, Run
-from perdure.store.carrying import pack_run, unpack_run
+from perdure.store.run_codec import pack_run, unpack_run
 from tests.store.building import a_run, fields_of, strange_runs, with_events
 
 

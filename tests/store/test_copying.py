@@ -17,8 +17,8 @@ from perdure.core.run.inbox import Signal
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
 from perdure.identity import IdSource
-from perdure.store import copying
-from perdure.store.copying import TABLES, Row
+from perdure.store import copies as copying
+from perdure.store.copies import TABLES, Row
 from perdure.store.interface import (
     Changes,
     Conflict,

@@ -7,10 +7,10 @@ import pytest
 
 from perdure.core.rejection import HistoryDamaged
 from perdure.core.run.state import Run
-from perdure.store.copying import copy
+from perdure.store.copies import copy
 from perdure.store.damage import DAMAGED_RUNS_MAX, DamagedRuns, digest_of, is_intact
 from perdure.store.interface import Store
-from perdure.store.sqlite.copying import SqliteEnd
+from perdure.store.sqlite.copies import SqliteEnd
 from tests.store.building import a_run, with_events
 from tests.store.copying import Place
 from tests.store.keeping import Keep

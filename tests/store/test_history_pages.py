@@ -9,7 +9,7 @@ from perdure.core.payload import Frame
 from perdure.core.run.state import Run
 from perdure.core.run.task import lease_task
 from perdure.store.interface import Store
-from tests.store.building import a_run, moment, with_events
+from tests.store.building import a_run, ctx, with_events
 from tests.store.keeping import Keep
 
 CHUNKS = (3, 1, 5, 2)
@@ -112,7 +112,7 @@ def test_a_run_started_and_leased_in_one_beat_needs_no_rewriting(keep: Keep) -> 
 
 
 def lease(run: Run, frame: Frame) -> None:
-    lease_task(run, moment, owner="w1", timeout=60_000_000, frame=frame, runtime="python")
+    lease_task(run, ctx, owner="w1", timeout=60_000_000, frame=frame, runtime="python")
 
 
 def sequences(events: list[bytes]) -> list[int]:

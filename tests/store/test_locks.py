@@ -19,7 +19,7 @@ from perdure.store.interface import (
     RecordKey,
     RunRow,
 )
-from perdure.store.postgres import line
+from perdure.store.postgres import connection as line
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import NOW, a_run, a_worker, with_events
 from tests.store.nodes import commit, nodes, session

@@ -1,7 +1,7 @@
 """Messages that a run has not read, counted without reading them."""
 
 from perdure.core.run.inbox import Message, Signal, StreamMessage
-from perdure.core.run.nearness import Unread
+from perdure.core.run.limit_warnings import Unread
 from perdure.core.run.state import Run
 from tests.store.building import NOW, a_run
 from tests.store.keeping import Keep

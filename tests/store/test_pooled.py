@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from perdure.clock import SystemClock
-from perdure.store.copying import copy
+from perdure.store.copies import copy
 from perdure.store.interface import Changes
-from perdure.store.postgres.copying import PostgresEnd
+from perdure.store.postgres.copies import PostgresEnd
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import a_run, fields_of, with_activity, with_events
 from tests.support.pooler import Pooler
@@ -25,7 +25,7 @@ def test_a_fresh_store_is_opened_written_and_read_through_a_pooler(postgres_url:
             (loaded,) = await store.load_runs([run.run_id])
             assert fields_of(loaded) == fields_of(run)
             await store.note_life()
-            await store.make_room()
+            await store.reopen_before_message()
             await store.close()
 
     with Pooler(postgres_url, sessions=3) as pooler:

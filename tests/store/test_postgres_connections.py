@@ -8,7 +8,7 @@ import pytest
 
 from perdure.core.run.state import Run
 from perdure.store.interface import Changes, Conflict, QueueKey, Unavailable
-from perdure.store.postgres import line
+from perdure.store.postgres import connection as line
 from perdure.store.postgres.errors import Lost
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import NOW, a_run, leased, with_activity, with_events
@@ -64,12 +64,12 @@ def test_a_beat_whose_connection_broke_behind_it_is_found_written(proxy: Proxy) 
 
 
 @pytest.mark.parametrize("is_lost", [True, False], ids=["before", "behind"])
-@pytest.mark.parametrize("moment", [WRITING, COMMITTING], ids=["writing", "committing"])
+@pytest.mark.parametrize("ctx", [WRITING, COMMITTING], ids=["writing", "committing"])
 def test_a_claim_whose_connection_breaks_is_done_as_a_whole_or_not_at_all(
-    proxy: Proxy, migrated_url: str, moment: Predicate, is_lost: bool
+    proxy: Proxy, migrated_url: str, ctx: Predicate, is_lost: bool
 ) -> None:
     """Its transaction has three statements. Only behind the last of them is it done."""
-    is_done = moment is COMMITTING and not is_lost
+    is_done = ctx is COMMITTING and not is_lost
 
     async def story() -> None:
         async with nodes(proxy.url, migrated_url) as (one, two):
@@ -78,7 +78,7 @@ def test_a_claim_whose_connection_breaks_is_done_as_a_whole_or_not_at_all(
             claimed = await one.load_runs(await found(one))
             for run in claimed:
                 leased(run, "w1")
-            (proxy.cut_before if is_lost else proxy.cut_after)(moment)
+            (proxy.cut_before if is_lost else proxy.cut_after)(ctx)
             if is_done:
                 await commit(one, *claimed)
                 assert await found(two) == []
@@ -374,7 +374,7 @@ def test_a_statement_goes_to_its_end_when_its_caller_is_cancelled(migrated_url: 
     )
 
     async def story() -> None:
-        own = line.Line(migrated_url, pooled=False, session=line.SESSION)
+        own = line.PostgresConnection(migrated_url, pooled=False, session=line.SESSION)
         async with session(migrated_url) as witness:
             (before,) = await own.ask("select pg_backend_pid() as pid")
             asking = asyncio.ensure_future(own.ask(slowly))
@@ -396,7 +396,7 @@ def test_a_statement_without_an_end_is_left_when_its_caller_is_cancelled(
     monkeypatch.setattr(line, "_GRACE_SECONDS", 0.05)
 
     async def story() -> None:
-        own = line.Line(migrated_url, pooled=False, session=line.SESSION)
+        own = line.PostgresConnection(migrated_url, pooled=False, session=line.SESSION)
         async with session(migrated_url) as witness:
             (before,) = await own.ask("select pg_backend_pid() as pid")
             asking = asyncio.ensure_future(own.ask("select pg_sleep(600)"))
@@ -416,7 +416,9 @@ def test_who_is_about_to_connect_when_a_line_is_closed_leaves_nothing_behind(
     migrated_url: str,
 ) -> None:
     async def story() -> None:
-        own = line.Line(migrated_url, pooled=False, session={"application_name": "latecomer"})
+        own = line.PostgresConnection(
+            migrated_url, pooled=False, session={"application_name": "latecomer"}
+        )
         connecting = asyncio.ensure_future(own.connect())
         await asyncio.sleep(0)
         await own.close()

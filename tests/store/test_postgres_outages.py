@@ -90,7 +90,7 @@ async def keep_house(store: PostgresStore) -> None:
         store.load_due(0, 10),
         store.note_life(),
         store.read_clock(),
-        store.make_room(),
+        store.reopen_before_message(),
     ):
         try:
             await duty

@@ -12,7 +12,8 @@ import pytest
 from perdure.clock import SystemClock
 from perdure.identity import IdSource
 from perdure.store.interface import Changes, Conflict, Unavailable
-from perdure.store.postgres import line, schema
+from perdure.store.postgres import connection as line
+from perdure.store.postgres import schema
 from perdure.store.postgres.store import PostgresStore
 from tests.store.building import a_run
 from tests.store.nodes import commit, nodes, session
@@ -179,8 +180,8 @@ def test_a_database_of_another_encoding_is_refused(postgres_cluster: Cluster) ->
 
 
 def months_from(now: int, how_many: int) -> list[str]:
-    moment = datetime.fromtimestamp(now / SECOND, UTC)
-    first = moment.year * 12 + moment.month - 1
+    ctx = datetime.fromtimestamp(now / SECOND, UTC)
+    first = ctx.year * 12 + ctx.month - 1
     return [f"history_{n // 12}_{n % 12 + 1:02}" for n in range(first, first + how_many)]
 
 
@@ -228,7 +229,7 @@ def test_there_is_room_for_the_months_to_come_before_they_come(postgres_url: str
             first = months_from(clock.now(), 3)
             assert await partitions() == [*first, "history_other"]
             clock.jump(seconds=31 * 86_400)
-            await asyncio.gather(one.make_room(), two.make_room())
+            await asyncio.gather(one.reopen_before_message(), two.reopen_before_message())
             assert await partitions() == [first[0], *months_from(clock.now(), 3), "history_other"]
 
     asyncio.run(story())
@@ -246,7 +247,7 @@ def test_a_month_that_came_before_its_room_stays_where_it_is(postgres_url: str) 
             run.run_id = ids.ulid()
             await commit(store, run)
             await store.note_life()
-            await store.make_room()
+            await store.reopen_before_message()
             assert await homes(postgres_url) == {run.run_id: "history_other"}
             await commit(store, run)
             assert await store.read_history(run.run_id, 0, 9) == run.events

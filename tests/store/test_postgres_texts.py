@@ -115,7 +115,7 @@ def test_everything_works_behind_a_pooler_that_shares_sessions(
             assert await stores[0].read_versions([run.run_id]) == {run.run_id: 1}
             assert abs(await stores[0].read_clock()) > 0
             await stores[0].note_life()
-            await stores[0].make_room()
+            await stores[0].reopen_before_message()
             await stores[0].check()
 
     with Pooler(migrated_url, sessions=sessions) as pooler:

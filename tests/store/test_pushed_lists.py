@@ -13,7 +13,7 @@ from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus
 from perdure.store.interface import PushedCursor, PushedFilter, PushedSort, Store
 from perdure.store.postgres.statements import Statements
-from perdure.store.pushed import cursor_behind, question
+from perdure.store.push_lists import cursor_behind, question
 from perdure.store.queries import load_queries
 from perdure.store.sqlite.schema import migrate, prepare_writer
 from tests.store.building import NOW, a_run

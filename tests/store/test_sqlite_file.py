@@ -12,11 +12,11 @@ import apsw
 import apsw.ext
 import pytest
 
-from perdure.store.copying import TABLES as COPIED
-from perdure.store.copying import copy
+from perdure.store.copies import TABLES as COPIED
+from perdure.store.copies import copy
 from perdure.store.interface import Store, Unavailable
 from perdure.store.queries import load_migrations, load_queries
-from perdure.store.sqlite.copying import SqliteEnd
+from perdure.store.sqlite.copies import SqliteEnd
 from perdure.store.sqlite.schema import APPLICATION_ID
 from perdure.store.sqlite.store import PACKAGE, SqliteStore
 from tests.store.building import a_run

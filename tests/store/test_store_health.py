@@ -7,8 +7,8 @@ import pytest
 
 from perdure.store.health import StoreHealth
 from perdure.store.interface import Unavailable
-from perdure.store.postgres import line
-from perdure.store.postgres.line import SESSION, Line
+from perdure.store.postgres import connection as line
+from perdure.store.postgres.connection import SESSION, PostgresConnection
 from tests.support.proxy import Proxy
 
 AWAY = Unavailable("storage_unavailable", "it is away")
@@ -97,7 +97,7 @@ def test_a_database_that_is_away_for_long_is_tried_again_and_again(
 
     async def story() -> None:
         health = CountingHealth()
-        one = Line(proxy.url, pooled=False, session=SESSION, health=health)
+        one = PostgresConnection(proxy.url, pooled=False, session=SESSION, health=health)
         with proxy.outage():
             connecting = asyncio.ensure_future(one.connect_patiently())
             async with asyncio.timeout(90):
@@ -124,7 +124,7 @@ def test_callers_wait_from_when_the_database_went_away_and_not_from_when_they_ca
     async def story() -> None:
         seconds = Seconds()
         health = CountingHealth(seconds)
-        one = Line(proxy.url, pooled=False, session=SESSION, health=health)
+        one = PostgresConnection(proxy.url, pooled=False, session=SESSION, health=health)
         health.failed(AWAY)
         seconds.now += 3601
         with proxy.outage():
@@ -147,14 +147,16 @@ def test_callers_wait_from_when_the_database_went_away_and_not_from_when_they_ca
 def test_a_connection_that_only_reads_does_not_end_trouble(proxy: Proxy) -> None:
     """As at a standby: it answers, and takes no writes."""
 
-    async def greet(line: Line) -> None:
+    async def greet(line: PostgresConnection) -> None:
         await line.ask("select 1")
 
     async def story() -> None:
         health = StoreHealth()
         health.failed(AWAY)
         for greeting, is_over in ((None, False), (greet, True)):
-            one = Line(proxy.url, pooled=False, session=SESSION, greet=greeting, health=health)
+            one = PostgresConnection(
+                proxy.url, pooled=False, session=SESSION, greet=greeting, health=health
+            )
             await one.connect()
             assert (health.trouble is None) is is_over
             await one.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.weather import play_round
+from tests.faults.chaos_round import play_round
 from tests.sdk.catalogue import RELEASES
 from tests.support.postgres import Cluster
 

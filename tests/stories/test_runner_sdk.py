@@ -420,11 +420,11 @@ class Cutting:
         patch.setattr(Session, "_admit", cut_on_arrival)
         patch.setattr(Session, "_send", cut_around_sending)
 
-    def arm(self, moment: str, nth: int) -> None:
-        self._moment, self._left = moment, nth
+    def arm(self, ctx: str, nth: int) -> None:
+        self._moment, self._left = ctx, nth
 
-    def is_now(self, moment: str) -> bool:
-        if self._left and moment == self._moment:
+    def is_now(self, ctx: str) -> bool:
+        if self._left and ctx == self._moment:
             self._left -= 1
             return not self._left
         return False
@@ -440,10 +440,10 @@ class Cutting:
 
 
 @pytest.mark.parametrize(
-    "moment", ["an invoke arrived", "a result is ready", "a result is on its way"]
+    "ctx", ["an invoke arrived", "a result is ready", "a result is on its way"]
 )
 def test_a_socket_cut_at_every_pass_of_a_run(
-    server: ServerProcess, moment: str, monkeypatch: pytest.MonkeyPatch
+    server: ServerProcess, ctx: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passes: two steps at once, the sleep, the last step, the emitted event, the end."""
     cutting = Cutting(monkeypatch)
@@ -468,7 +468,7 @@ def test_a_socket_cut_at_every_pass_of_a_run(
     async def story() -> None:
         async with connected(app, server) as client:
             for nth in range(1, 6):
-                cutting.arm(moment, nth)
+                cutting.arm(ctx, nth)
                 run_id = await started(client, "go", nth)
                 result = await client.result(run_id)
                 steps = {step.name: step.output for step in await client.steps(run_id)}

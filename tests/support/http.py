@@ -307,8 +307,8 @@ class Wire:
 
     def look_around(self) -> None:
         """Where there may be other nodes: see what they did, as a server does now and then."""
-        if self.server.neighbours is not None:
-            self.run(self.server.neighbours.lookout.look())
+        if self.server.cluster is not None:
+            self.run(self.server.cluster.lookout.look())
 
     # The disk ------------------------------------------------------------------------------------
 
@@ -394,11 +394,11 @@ class Wire:
 
     def park(self, path: str, body: Json) -> Parked:
         """A poll that is left waiting at the server."""
-        waiting = self.server.yard.count
+        waiting = self.server.parked_polls.count
         parked = self.call_later(
             "POST", f"/api/worker{path}", body, headers={WORKER_VERSION: "1.20"}
         )
-        self.until(lambda: self.server.yard.count > waiting or not parked.is_waiting)
+        self.until(lambda: self.server.parked_polls.count > waiting or not parked.is_waiting)
         return parked
 
     def stream(self) -> Stream:

@@ -27,7 +27,6 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from tests.support import postgres_guard
-from tests.support.desk import desk
 from tests.support.postgres_binaries import (
     WHEEL,
     NoPostgres,
@@ -35,6 +34,7 @@ from tests.support.postgres_binaries import (
     major_version,
     wheel_binaries,
 )
+from tests.support.query_harness import query_broker
 
 HOST: Final = "127.0.0.1"
 SUPERUSER: Final = "postgres"
@@ -230,7 +230,9 @@ class Cluster:
     def execute(self, statement: str, *, database: str = "postgres") -> list[asyncpg.Record]:
         """Run one statement as the superuser, from anywhere."""
         url = self.url_of(database, role=SUPERUSER)
-        asked = desk().ask(url, lambda known: known.fetch(statement, timeout=STATEMENT_TIMEOUT))
+        asked = query_broker().ask(
+            url, lambda known: known.fetch(statement, timeout=STATEMENT_TIMEOUT)
+        )
         return asked.result()
 
     def log(self) -> str:

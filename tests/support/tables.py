@@ -11,8 +11,8 @@ import apsw
 from perdure.store.postgres.store import PostgresStore
 from perdure.store.sqlite.store import SqliteStore
 from tests.support.clock import FakeClock
-from tests.support.desk import Connection, desk
 from tests.support.postgres import Cluster
+from tests.support.query_harness import Connection, query_broker
 
 Rows = dict[str, list[tuple[object, ...]]]
 
@@ -60,7 +60,7 @@ def _migrated_bytes() -> bytes:
 
 async def every_row(url: str) -> Rows:
     """Every row of every table at one moment, except who takes part."""
-    return await asyncio.wrap_future(desk().ask(url, _read))
+    return await asyncio.wrap_future(query_broker().ask(url, _read))
 
 
 async def _read(connection: Connection) -> Rows:
@@ -88,7 +88,7 @@ def every_row_of_file(path: Path) -> Rows:
 
 def empty(url: str) -> None:
     """Forget everything, but not the schema."""
-    desk().ask(url, _delete).result()
+    query_broker().ask(url, _delete).result()
 
 
 async def _delete(connection: Connection) -> None:

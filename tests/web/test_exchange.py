@@ -17,7 +17,7 @@ from perdure.web.auth import (
     TokenAuthentication,
 )
 from perdure.web.exchange import Exchange
-from perdure.web.message import HttpError, Later, Principal, Request, Response
+from perdure.web.message import DeferredResponse, HttpError, Principal, Request, Response
 from perdure.web.routing import Handler, Route, Router
 from tests.web.floor import PlainSurface
 
@@ -90,14 +90,16 @@ AS_WORKER = {**JSON, b"authorization": b"Bearer w"}
 
 
 def test_every_request_is_admitted_anew() -> None:
-    desk = Desk(TOKENS)
+    query_broker = Desk(TOKENS)
 
     for _ in range(2):
-        desk.ask(headers=AS_WORKER)
+        query_broker.ask(headers=AS_WORKER)
 
-    assert desk.statuses == [200, 200]
-    assert desk.surface.asked == 2
-    assert {(r.principal.subject, r.namespace) for r in desk.handled} == {("role:worker", "here")}
+    assert query_broker.statuses == [200, 200]
+    assert query_broker.surface.asked == 2
+    assert {(r.principal.subject, r.namespace) for r in query_broker.handled} == {
+        ("role:worker", "here")
+    }
 
 
 class RevocableTokens:
@@ -120,42 +122,42 @@ class RevocableTokens:
 def test_a_credential_opens_nothing_once_it_is_revoked() -> None:
     """Whatever was admitted with it before."""
     tokens = RevocableTokens()
-    desk = Desk(tokens)
-    desk.ask(headers=AS_WORKER)
+    query_broker = Desk(tokens)
+    query_broker.ask(headers=AS_WORKER)
 
     tokens.is_revoked = True
-    desk.ask(headers=AS_WORKER)
+    query_broker.ask(headers=AS_WORKER)
 
-    assert desk.statuses == [200, 401]
+    assert query_broker.statuses == [200, 401]
 
 
 def test_what_opens_one_route_opens_no_other() -> None:
-    desk = Desk(TOKENS)
+    query_broker = Desk(TOKENS)
 
-    desk.ask(b"/work", headers=AS_WORKER)
-    desk.ask(b"/operate", headers=AS_WORKER)
+    query_broker.ask(b"/work", headers=AS_WORKER)
+    query_broker.ask(b"/operate", headers=AS_WORKER)
 
-    assert desk.statuses == [200, 403]
+    assert query_broker.statuses == [200, 403]
 
 
 def test_a_signature_is_of_one_body() -> None:
-    desk = Desk(SignatureAuthentication(shared="key", by_role={}))
+    query_broker = Desk(SignatureAuthentication(shared="key", by_role={}))
     signature = hmac.new(b"key", b"{}", hashlib.sha256).hexdigest().encode()
     headers = {**JSON, b"x-signature": signature}
 
-    desk.ask(headers=headers)
-    desk.ask(headers=headers, body=b"[]")
+    query_broker.ask(headers=headers)
+    query_broker.ask(headers=headers, body=b"[]")
 
-    assert desk.statuses == [200, 401]
+    assert query_broker.statuses == [200, 401]
 
 
 def test_a_route_of_bytes_takes_no_json() -> None:
-    desk = Desk(NoAuthentication())
+    query_broker = Desk(NoAuthentication())
 
     for path in (b"/work", b"/raw", b"/nowhere"):
-        desk.ask(path)
+        query_broker.ask(path)
 
-    assert desk.statuses == [200, 415, 404]
+    assert query_broker.statuses == [200, 415, 404]
 
 
 @pytest.fixture
@@ -165,7 +167,7 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
-class Promised(Later):
+class Promised(DeferredResponse):
     """What a test wants to be answered."""
 
     __slots__ = ("_make",)
@@ -189,23 +191,23 @@ def desk_for(reply: Reply, make: Callable[[Any], Any] = a_response) -> Desk:
 
 def test_an_answer_comes_when_what_it_waits_for_is_there(loop: asyncio.AbstractEventLoop) -> None:
     reply = Reply(loop=loop)
-    desk = desk_for(reply)
+    query_broker = desk_for(reply)
 
-    desk.ask()
-    assert desk.replies == []
+    query_broker.ask()
+    assert query_broker.replies == []
 
     reply.set_result(b"now")
-    assert desk.replies == [(200, b"now")]
+    assert query_broker.replies == [(200, b"now")]
 
 
 def test_what_is_there_already_is_answered_at_once(loop: asyncio.AbstractEventLoop) -> None:
     reply = Reply(loop=loop)
     reply.set_result(b"before")
-    desk = desk_for(reply)
+    query_broker = desk_for(reply)
 
-    desk.ask()
+    query_broker.ask()
 
-    assert desk.replies == [(200, b"before")]
+    assert query_broker.replies == [(200, b"before")]
 
 
 @pytest.mark.parametrize("is_early", [True, False])
@@ -213,26 +215,26 @@ def test_a_refusal_that_comes_later_is_a_refusal(
     loop: asyncio.AbstractEventLoop, is_early: bool
 ) -> None:
     reply = Reply(loop=loop)
-    desk = desk_for(reply)
+    query_broker = desk_for(reply)
     if not is_early:
-        desk.ask()
+        query_broker.ask()
 
     reply.set_exception(HttpError(409, "taken", "somebody else has it"))
     if is_early:
-        desk.ask()
+        query_broker.ask()
 
-    assert desk.statuses == [409]
+    assert query_broker.statuses == [409]
 
 
 def test_what_is_given_up_is_answered_once(loop: asyncio.AbstractEventLoop) -> None:
     reply = Reply(loop=loop)
-    desk = desk_for(reply)
-    desk.ask()
+    query_broker = desk_for(reply)
+    query_broker.ask()
 
     reply.cancel()
     loop.run_until_complete(asyncio.sleep(0))
 
-    assert desk.statuses == [500]
+    assert query_broker.statuses == [500]
 
 
 def test_an_answer_that_needs_more_goes_on_as_a_coroutine(loop: asyncio.AbstractEventLoop) -> None:
@@ -241,23 +243,23 @@ def test_an_answer_that_needs_more_goes_on_as_a_coroutine(loop: asyncio.Abstract
     async def go_on(told: bytes) -> Response:
         return Response(200, told + await second)
 
-    desk = desk_for(first, go_on)
-    desk.ask()
+    query_broker = desk_for(first, go_on)
+    query_broker.ask()
     first.set_result(b"one ")
-    assert desk.replies == []
+    assert query_broker.replies == []
 
     second.set_result(b"two")
-    assert desk.replies == [(200, b"one two")]
+    assert query_broker.replies == [(200, b"one two")]
 
 
 def test_a_handler_that_refuses_before_it_waits_is_a_refusal() -> None:
-    def refuse(request: Request) -> Later:
+    def refuse(request: Request) -> DeferredResponse:
         raise HttpError(422, "odd", "this makes no sense")
 
-    desk = Desk(NoAuthentication(), refuse)
-    desk.ask()
+    query_broker = Desk(NoAuthentication(), refuse)
+    query_broker.ask()
 
-    assert desk.statuses == [422]
+    assert query_broker.statuses == [422]
 
 
 def test_a_handler_is_told_once_that_its_client_is_gone() -> None:

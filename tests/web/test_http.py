@@ -374,7 +374,7 @@ def test_a_broken_handler_is_a_500_that_tells_nothing_and_is_logged(
 
     answer.refused(500, "server_error")
     assert b"secret" not in answer.content
-    assert f"GET {path} is broken" in caplog.text
+    assert f"GET {path} failed with an unexpected error" in caplog.text
     stream.send(request(body=b"1"))
     stream.read_answer().ok()
 

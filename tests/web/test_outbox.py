@@ -4,7 +4,7 @@ import asyncio
 from typing import cast
 
 from perdure.web.limits import PIPELINED_MAX
-from perdure.web.outbox import LARGE_BYTES_MIN, TOGETHER_MAX, Outbox
+from perdure.web.write_batch import LARGE_BYTES_MIN, TOGETHER_MAX, WriteBatch
 from tests.web.floor import a_floor, request
 
 
@@ -25,7 +25,7 @@ class _Transport:
 
 class _Sending:
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.outbox = WriteBatch()
         self.written: list[tuple[str, bytes]] = []
 
     def transport(self, name: str) -> _Transport:

@@ -11,6 +11,7 @@ import uvloop
 
 from perdure import __version__
 from perdure.clock import SystemClock
+from perdure.cluster.local_sockets import family_of
 from perdure.server.run import configure_logging, serve
 from perdure.server.settings import (
     DURABLEX_PORT,
@@ -23,11 +24,10 @@ from perdure.server.settings import (
     require_store,
     sqlite_path,
 )
-from perdure.server.siblings import family_of
 from perdure.server.startup_warnings import startup_warnings
 from perdure.server.stores import make_end, make_store
 from perdure.server.supervise import Supervisor, inherited_listener
-from perdure.store.copying import copy
+from perdure.store.copies import copy
 from perdure.store.interface import Unavailable
 from perdure.store.postgres.store import PostgresStore
 

@@ -43,7 +43,7 @@ class Reference(Struct, frozen=True):
     sha256: str
 
 
-class Custody(enum.StrEnum):
+class PayloadOwner(enum.StrEnum):
     """What is done with a payload."""
 
     LOOSE = "loose"
@@ -59,7 +59,7 @@ class Stored(Struct, frozen=True):
     codec: str
     size_bytes: int
     sha256: str
-    custody: Custody
+    custody: PayloadOwner
     until: int | None = None
     """When this ends by itself."""
     home: str | None = None
@@ -92,44 +92,46 @@ def is_sha256(text: str) -> bool:
 
 def uploaded(known: Stored | None, reference: Reference, now: int) -> Stored | None:
     """A payload after its upload; None when nothing is to be written."""
-    if known is not None and known.custody is Custody.KEPT:
+    if known is not None and known.custody is PayloadOwner.KEPT:
         require_same(known, reference)
         return None
     until = now + limits.LOOSE_PAYLOAD_TIMEOUT
-    if known is not None and known.custody is Custody.LOOSE:
+    if known is not None and known.custody is PayloadOwner.LOOSE:
         require_same(known, reference)
         if known.until is not None and until - known.until < _HARDLY_LONGER:
             return None
-    return Stored(reference.codec, reference.size_bytes, reference.sha256, Custody.LOOSE, until)
+    return Stored(
+        reference.codec, reference.size_bytes, reference.sha256, PayloadOwner.LOOSE, until
+    )
 
 
 def named(known: Stored | None, reference: Reference, now: int) -> Stored | None:
     """A payload that something durable names from now on; None when nothing is to be written."""
     found = require_there(known, reference, now)
-    if found.custody is Custody.KEPT:
+    if found.custody is PayloadOwner.KEPT:
         return None
-    return Stored(found.codec, found.size_bytes, found.sha256, Custody.KEPT, counted=True)
+    return Stored(found.codec, found.size_bytes, found.sha256, PayloadOwner.KEPT, counted=True)
 
 
 def let_go(known: Stored, now: int) -> Stored | None:
     """A payload whose last run is gone: loose again. None if that cannot be told of it."""
-    if known.custody is not Custody.KEPT or not known.counted or known.home is not None:
+    if known.custody is not PayloadOwner.KEPT or not known.counted or known.home is not None:
         return None
     until = now + limits.LOOSE_PAYLOAD_TIMEOUT
-    return structs.replace(known, custody=Custody.LOOSE, until=until)
+    return structs.replace(known, custody=PayloadOwner.LOOSE, until=until)
 
 
 def passed(known: Stored, now: int) -> Stored | None:
     """A payload whose time may be over; None when even its memory is."""
     if known.until is None or known.until > now:
         return known
-    if known.custody is Custody.GONE:
+    if known.custody is PayloadOwner.GONE:
         return None
     return Stored(
         known.codec,
         known.size_bytes,
         known.sha256,
-        Custody.GONE,
+        PayloadOwner.GONE,
         now + limits.GONE_PAYLOAD_REMEMBERED,
     )
 
@@ -143,7 +145,7 @@ def require_there(known: Stored | None, reference: Reference, now: int) -> Store
             reference_id=reference_id,
             retryable=False,
         )
-    if known.custody is Custody.GONE or (known.until is not None and known.until <= now):
+    if known.custody is PayloadOwner.GONE or (known.until is not None and known.until <= now):
         raise ExternalPayloadExpired(
             f"external payload {reference_id} was uploaded and not used in time",
             reference_id=reference_id,

@@ -21,10 +21,10 @@ def text_or_none(instant: int | None) -> str | None:
 
 def parse(written: str) -> int:
     """The instant of an ISO-8601 text with a zone. Raises ValueError for anything else."""
-    moment = datetime.fromisoformat(written)
-    if moment.tzinfo is None:
+    when = datetime.fromisoformat(written)
+    if when.tzinfo is None:
         raise ValueError("an instant needs a time zone")
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    delta = when - datetime(1970, 1, 1, tzinfo=UTC)
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from perdure.core.payload import Frame
-from perdure.core.run.binding import ACTIVITY_EXECUTION, Binding
-from perdure.core.run.moment import Moment
+from perdure.core.run.context import Context
 from perdure.core.run.service import CallEnding
+from perdure.core.run.service_binding import ACTIVITY_EXECUTION, Binding
 from perdure.core.run.standalone import ActivityRequest, start_standalone
 from perdure.core.run.start import StartRequest, start_run
 from perdure.core.run.state import Run, Served
@@ -136,7 +136,7 @@ def call_path(name: ServiceName, call_id: str) -> str:
 
 
 def start_handler(
-    request: CallRequest, binding: Binding, moment: Moment, *, build_id: str | None = None
+    request: CallRequest, binding: Binding, ctx: Context, *, build_id: str | None = None
 ) -> Run:
     """The run that does what a call asks for. Its id must be free."""
     queue = request.queue or binding.queue
@@ -154,7 +154,7 @@ def start_handler(
                 retry=binding.retry,
                 timeouts=binding.timeouts,
             ),
-            moment,
+            ctx,
             before=None,
         )
     else:
@@ -174,13 +174,13 @@ def start_handler(
                 run_timeout_seconds=binding.run_timeout_seconds,
                 build_id=build_id,
             ),
-            moment,
+            ctx,
         )
     run.served = Served(request.path, request.call_id)
     return run
 
 
-def open_call(request: CallRequest, binding: Binding, handler: Run, moment: Moment) -> Call:
+def open_call(request: CallRequest, binding: Binding, handler: Run, ctx: Context) -> Call:
     """What is remembered of a call that was just taken up."""
     waiting = request.caller_run_id is not None and request.sequence is not None
     return Call(
@@ -193,7 +193,7 @@ def open_call(request: CallRequest, binding: Binding, handler: Run, moment: Mome
         handler_kind=binding.kind,
         handler_workflow_id=handler.workflow_id,
         handler_run_id=handler.run_id,
-        created_at=moment.now,
+        created_at=ctx.now,
         idempotency_key=request.idempotency_key,
         caller_namespace=request.caller_namespace,
         caller_workflow_id=request.caller_workflow_id,
@@ -202,12 +202,12 @@ def open_call(request: CallRequest, binding: Binding, handler: Run, moment: Mome
     )
 
 
-def close_call(call: Call, handler: Run, ending: CallEnding, moment: Moment) -> None:
+def close_call(call: Call, handler: Run, ending: CallEnding, ctx: Context) -> None:
     """The handler has ended, and the call with it."""
     call.status, call.outcome = ending.status, ending.outcome
     call.message, call.error_type = ending.message, ending.error_type
     call.handler_run_id = handler.run_id
-    call.closed_at = moment.now
+    call.closed_at = ctx.now
     call.callers = []
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from perdure.clock import Clock
 from perdure.core.limits import DUE_PER_BEAT_MAX, SECOND
 from perdure.engine.beat import Engine
-from perdure.engine.fleet import ForgetWorkers, is_forgettable
+from perdure.engine.claims import FireDue
+from perdure.engine.fleet import RemoveWorkers, is_forgettable
 from perdure.engine.operation import Operation
-from perdure.engine.passing import FireDue
 from perdure.identity import jitter
 from perdure.store.interface import RecordKey, Unavailable
 
@@ -68,10 +68,10 @@ class DeadlineLoop:
             try:
                 await self._fire(engine)
             except Unavailable as error:
-                log.warning("deadlines wait: %s", error.message)
+                log.warning("firing deadlines failed, retrying soon: %s", error.message)
                 self._next_at = self._clock.now() + error.retry_after_seconds * SECOND
             except Exception:
-                log.exception("deadlines wait for a second after an error that nobody foresaw")
+                log.exception("firing deadlines failed; retrying in 1 s")
                 self._next_at = self._clock.now() + SECOND
             await self._sleep()
 
@@ -136,10 +136,10 @@ class DeadlineLoop:
         if engine.store.is_shared:
             self._idle_look = _SHARED_LOOK - SECOND // 4 + jitter(SECOND)
         else:
-            await engine.look_again()
+            await engine.offer_ready_tasks()
         old = [key for key, worker in engine.workers.items() if is_forgettable(worker, now)]
         if old:
-            engine.send(ForgetWorkers(old))
+            engine.send(RemoveWorkers(old))
 
     async def _sleep(self) -> None:
         self._armed.clear()

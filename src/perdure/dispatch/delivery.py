@@ -5,12 +5,11 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct
 
 from perdure.core.fleet.session import SessionTerms
-from perdure.core.run.budget import HistorySize
 from perdure.core.run.deadline import activity_deadlines
+from perdure.core.run.history_budget import HistorySize
 from perdure.core.run.lease import Lease
 from perdure.core.run.message import arguments_of_signal
 from perdure.core.run.operation import NO_TIMEOUTS, Activity, ActivityTimeouts, RetryPolicy
-from perdure.core.run.outside import Cancellation, TraceLink
 from perdure.core.run.state import (
     VALIDATION,
     WORKFLOW_TASK,
@@ -20,8 +19,9 @@ from perdure.core.run.state import (
     validation_task_id,
     workflow_task_id,
 )
+from perdure.core.run.state_parts import Cancellation, TraceLink
 from perdure.core.run.update import judged_update
-from perdure.engine.cancelling import Observation, observe
+from perdure.engine.cancellation import Observation, observe
 from perdure.engine.workflow_tasks import page_of
 from perdure.store.interface import PollLease
 
@@ -218,7 +218,7 @@ class Claim(NamedTuple):
 
     @property
     def is_vague(self) -> bool:
-        """Whether it could be of several workflow tasks; see `HandOver`."""
+        """Whether it could be of several workflow tasks; see `TaskHandover`."""
         return self.place == WORKFLOW_TASK and self.task is None
 
     def names(self, held: "Claim") -> bool:

@@ -218,7 +218,7 @@ def read_target(url: str) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise Blocked("the URL makes no sense") from None
+        raise Blocked("the URL cannot be parsed") from None
     scheme = parts.scheme.lower()
     if scheme not in _PORTS:
         raise Blocked("only http and https are sent to")
@@ -236,9 +236,9 @@ def next_hop(url: str, location: str) -> str:
     try:
         hop, _ = urldefrag(urljoin(url, location))
     except ValueError:
-        raise Blocked("it was sent on to a URL that makes no sense") from None
+        raise Blocked("it was redirected to a URL that cannot be parsed") from None
     if urlsplit(url).scheme.lower() == "https" and read_target(hop).scheme != "https":
-        raise Blocked("it was sent on from https to http")
+        raise Blocked("it was redirected from https to http")
     return hop
 
 

@@ -11,7 +11,7 @@ from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.state import Run
 from perdure.dispatch.query_messages import QueryLease
 from perdure.engine.beat import Engine
-from perdure.engine.passing import ShowRun
+from perdure.engine.claims import ShowRun
 from perdure.store.interface import Store
 
 

@@ -26,19 +26,19 @@ class RemoteDesks(Protocol):
     """How to reach the desks of other nodes. What does not arrive raises `Unavailable`."""
 
     def announce(self, key: QueueName, name: str) -> None:
-        """Have `QueryDesk.announced` called at all other nodes, sooner or later or never."""
+        """Have `QueryBroker.announced` called at all other nodes, sooner or later or never."""
         ...
 
     async def claim(self, home: str, wanted: QueryWanted) -> QueryLease | None:
-        """Have `QueryDesk.claim_here` called at home."""
+        """Have `QueryBroker.claim_here` called at home."""
         ...
 
     async def report(self, home: str, report: QueryReport) -> QueryView:
-        """Have `QueryDesk.report_here` called at home, and raise what that raises."""
+        """Have `QueryBroker.report_here` called at home, and raise what that raises."""
         ...
 
     async def give_back(self, home: str, lease: QueryLease) -> None:
-        """Have `QueryDesk.give_back_here` called at home; if that is lost, the lease expires."""
+        """Have `QueryBroker.give_back_here` called at home; if that is lost, the lease expires."""
         ...
 
 
@@ -86,7 +86,7 @@ async def fetch_query(
     try:
         lease = await remote.claim(hint.home, wanted)
     except (Unavailable, TimeoutError) as error:
-        log.info("node %s gives no query: %s", hint.home, error)
+        log.info("fetching a query from node %s failed: %s", hint.home, error)
     if lease is None:
         hints.drop(hint)
     return lease

@@ -12,8 +12,8 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from perdure.clock import Clock
-from perdure.core.fleet.answering import QUERY_TASKS
 from perdure.core.fleet.contract import takeable, workflow_names
+from perdure.core.fleet.query_contract import QUERY_TASKS
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import SECOND, WORKERS_MAX
 

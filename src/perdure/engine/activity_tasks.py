@@ -96,7 +96,7 @@ class CompleteActivity(AttemptOperation):
         result = self._result
         if self._plain and result is not None:
             result = _encode_plain(result, Frame(run.frame))
-        complete_activity(run, world.moment, activity, result)
+        complete_activity(run, world.ctx, activity, result)
         world.changed(run)
         return Recorded(_next_workflow_task(run))
 
@@ -114,7 +114,7 @@ class FailActivity(AttemptOperation):
     def decide(self, world: World) -> Recorded:
         run = self.require_run(world)
         activity = self.require_activity(run)
-        retried = fail_activity(run, world.moment, activity, self._failure)
+        retried = fail_activity(run, world.ctx, activity, self._failure)
         world.changed(run)
         return Recorded(activity_task_id(run, activity) if retried else _next_workflow_task(run))
 
@@ -165,7 +165,7 @@ class HeartbeatActivity(AttemptOperation):
 
     __slots__ = ("_progress", "_timeout")
     name = "heartbeat_activity"
-    looks_closer = True
+    reads_after_load = True
 
     def __init__(self, ref: AttemptRef, *, timeout: int, progress: bytes | None) -> None:
         super().__init__(ref)
@@ -179,7 +179,7 @@ class HeartbeatActivity(AttemptOperation):
             return _stopped(run, stand)
         session = renew_session(world, run, stand.activity, self._ref.owner)
         heartbeat_activity(
-            run, world.moment, stand.activity, timeout=self._timeout, progress=self._progress
+            run, world.ctx, stand.activity, timeout=self._timeout, progress=self._progress
         )
         world.changed(run)
         return _view(run, stand.activity, recorded=True, session=session)
@@ -190,7 +190,7 @@ class RenewActivity(AttemptOperation):
 
     __slots__ = ("_timeout",)
     name = "renew_activity"
-    looks_closer = True
+    reads_after_load = True
 
     def __init__(self, ref: AttemptRef, *, timeout: int) -> None:
         super().__init__(ref)
@@ -200,7 +200,7 @@ class RenewActivity(AttemptOperation):
         run = self.require_run(world)
         activity = self.require_activity(run)
         renew_session(world, run, activity, self._ref.owner)
-        renew_activity(run, world.moment, activity, timeout=self._timeout)
+        renew_activity(run, world.ctx, activity, timeout=self._timeout)
         world.changed(run)
         return _view(run, activity)
 
@@ -210,7 +210,7 @@ class AskActivity(AttemptOperation):
 
     __slots__ = ()
     name = "ask_activity"
-    looks_closer = True
+    reads_after_load = True
 
     def decide(self, world: World) -> AttemptView:
         run = self.require_run(world)
@@ -242,7 +242,7 @@ class ReleaseActivity(AttemptOperation):
         if (lease.owner, activity.attempt_id) != (self._ref.owner, self._ref.attempt_id):
             return
         give_up = redeliver_activity if self._was_seen else return_activity
-        give_up(run, world.moment, activity)
+        give_up(run, world.ctx, activity)
         world.changed(run)
 
 

@@ -13,13 +13,13 @@ from msgspec import Struct
 from perdure.core.intake.concurrency import concurrency_gate
 from perdure.core.intake.definition import Cap, Flow, Retry, Workflow
 from perdure.core.intake.flow import Admission, Outcome, Start, admit, flush, release
-from perdure.core.intake.gates import (
+from perdure.core.intake.flow_state import (
     Arrival,
     Buffer,
     Gate,
-    Holder,
     Policy,
     State,
+    StickyWorker,
     buffer_gates,
     due_at,
     gates_of,
@@ -33,7 +33,7 @@ from perdure.core.run.close import cancel_run
 from perdure.core.run.push import Meter, Meters, SpendCap, StepRetry
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
-from perdure.engine.registering import open_book
+from perdure.engine.registration import open_book
 from perdure.engine.world import World
 from perdure.store.interface import Record, RecordKey, Store
 
@@ -106,21 +106,21 @@ async def gather(store: Store, world: World, home: Home, data: object) -> Gather
     for gate in gates:
         if gate.policy == "singleton":
             held = await _peek(store, world, home.key(gate))
-            if isinstance(held, Holder):
+            if isinstance(held, StickyWorker):
                 run_ids.append(held.run_id)
     return Gathered(tuple(home.key(gate) for gate in gates), tuple(run_ids))
 
 
 def admit_trigger(world: World, home: Home, arrival: Arrival, data: object) -> Admitted:
     """Decide on one trigger whose states are loaded."""
-    run_id = world.moment.ids.ulid()
+    run_id = world.ctx.ids.ulid()
     admission = admit(
         home.workflow.flow,
         _States(world, home),
         arrival,
         data,
         run_id=run_id,
-        now=world.moment.now,
+        now=world.ctx.now,
     )
     _apply(world, home, admission)
     return Admitted(admission.outcome, admission.run_id)
@@ -131,7 +131,7 @@ class FlowDue(Operation):
 
     __slots__ = ("_gathered", "_home", "_record")
     name = "flow_due"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, record: RecordKey) -> None:
         self._record = record
@@ -152,7 +152,7 @@ class FlowDue(Operation):
         held = [await _peek(store, world, self._home.key(gate)) for gate in gates]
         self._gathered = Gathered(
             tuple(self._home.key(gate) for gate in gates),
-            tuple(one.run_id for one in held if isinstance(one, Holder)),
+            tuple(one.run_id for one in held if isinstance(one, StickyWorker)),
         )
         return self._gathered.run_ids
 
@@ -161,7 +161,7 @@ class FlowDue(Operation):
 
     def decide(self, world: World) -> bool:
         record = world.find_record(self._record)
-        now = world.moment.now
+        now = world.ctx.now
         if record is None or record.due_at is None or now < record.due_at:
             return True
         kept = _decode(record.data)
@@ -174,7 +174,7 @@ class FlowDue(Operation):
             _States(world, self._home),
             Gate(kept.policy, kept.scope),
             kept.state,
-            run_id=world.moment.ids.ulid(),
+            run_id=world.ctx.ids.ulid(),
             now=now,
         )
         _apply(world, self._home, admission)
@@ -231,12 +231,12 @@ def _apply(world: World, home: Home, admission: Admission) -> None:
 
 
 def _open(world: World, home: Home, start: Start) -> None:
-    moment = world.moment
+    ctx = world.ctx
     if start.cancels is not None:
         old = world.runs.get(start.cancels)
         if old is not None and not old.is_closed:
             reason = "a newer trigger of a singleton"
-            cancel_run(old, moment, command_id=moment.ids.ulid(), reason=reason)
+            cancel_run(old, ctx, command_id=ctx.ids.ulid(), reason=reason)
             world.changed(old)
     first, workflow = start.arrivals[0], home.workflow
     arguments = (
@@ -259,12 +259,12 @@ def _open(world: World, home: Home, start: Start) -> None:
             handles_failure=workflow.on_failure,
             session=first.session,
             tags=first.tags,
-            delay=start.not_before - moment.now,
+            delay=start.not_before - ctx.now,
             shift=start.not_before - start.position,
             singleton=singleton,
             **limits_of(home.app, workflow, first.data),
         ),
-        moment,
+        ctx,
         start.run_id,
     )
     world.opened(run)

@@ -34,18 +34,18 @@ from perdure.core.rejection import (
     UpdateValidatorIncompatible,
     UpdateValidatorUnavailable,
 )
-from perdure.core.run.moment import Ids, Moment
+from perdure.core.run.context import Context, Ids
 from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
 from perdure.engine.catalogue import Catalogue
-from perdure.engine.draining import ROLLOUT, LookUpRollouts
-from perdure.engine.family import follow
-from perdure.engine.fleet import LookUpWorker
-from perdure.engine.granting import Granting, ready_tasks, still_holds
+from perdure.engine.effects import follow
+from perdure.engine.fleet import LoadWorker
+from perdure.engine.leasing import Leasing, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import note_uses
 from perdure.engine.reply import Reply
+from perdure.engine.rollout_changes import ROLLOUT, LoadRollouts
 from perdure.engine.rollouts import Rollouts
 from perdure.engine.world import World
 from perdure.store.interface import Conflict, QueueKey, RecordKey, Store, Unavailable, shared
@@ -65,7 +65,7 @@ _STALENESS_MAX = 0.05
 the commit finds out. Nodes that share runs look first."""
 
 
-class Herald(Protocol):
+class ClusterAnnouncer(Protocol):
     """Tells other nodes what they may want to know. It may be late, or say nothing at all."""
 
     def offered(self, key: QueueKey, name: str) -> None:
@@ -99,11 +99,11 @@ class Engine:
         clock: Clock,
         ids: Ids,
         matcher: Matcher,
-        granting: Granting,
+        leasing: Leasing,
         cache: RunCache,
         on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
-        herald: Herald | None = None,
+        announcer: ClusterAnnouncer | None = None,
         bounds: Bounds = DEFAULT_BOUNDS,
         on_record: Callable[[RecordKey], None] = lambda key: None,
     ) -> None:
@@ -111,7 +111,7 @@ class Engine:
         self.loop: asyncio.AbstractEventLoop
         self.store = store
         self._shared = shared(store)
-        self._herald = herald
+        self._announcer = announcer
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rollouts = Rollouts()
         # Queues from which a look found that no more may be leased, and why.
@@ -120,7 +120,7 @@ class Engine:
         self._ids = ids
         self._bounds = bounds
         self._matcher = matcher
-        self._granting = granting
+        self._leasing = leasing
         self._cache = cache
         self._on_change = on_change
         self._on_record = on_record
@@ -145,9 +145,9 @@ class Engine:
             self.workers[(worker.namespace, worker.worker_id)] = worker
         for key, record in await self.store.find_kind(ROLLOUT.name, ROLLOUT_QUEUES_MAX):
             self.rollouts.put((key.namespace, key.key), ROLLOUT.decode(record))
-        await self.look_again()
+        await self.offer_ready_tasks()
 
-    async def look_again(self) -> None:
+    async def offer_ready_tasks(self) -> None:
         """Offer every ready task anew: a lost hint costs only time."""
         for key, name in await self.store.load_ready_names():
             self._matcher.offered(key, name)
@@ -161,7 +161,7 @@ class Engine:
 
     async def refresh_worker(self, key: WorkerKey) -> Worker | None:
         """A registration as it is on disk."""
-        known: Worker | None = await self.submit(LookUpWorker(key))
+        known: Worker | None = await self.submit(LoadWorker(key))
         self._note_worker(key, known)
         return known
 
@@ -210,7 +210,7 @@ class Engine:
     async def refresh_rollouts(self) -> None:
         """Take in what is wanted of builds, whichever node was told."""
         if self._shared is not None:
-            await self.submit(LookUpRollouts())
+            await self.submit(LoadRollouts())
 
     def send(self, operation: Operation) -> None:
         """Have an operation decided without waiting for it."""
@@ -238,9 +238,9 @@ class Engine:
             return [inbox.popleft() for _ in range(count)]
         # What takes rows while it looks holds them until its beat ends, and shall then wait for
         # nobody: it shares no beat with operations that may.
-        takes = inbox[0][0].takes_rows
+        takes = inbox[0][0].locks_rows
         taken = [inbox.popleft()]
-        while len(taken) < count and inbox[0][0].takes_rows is takes:
+        while len(taken) < count and inbox[0][0].locks_rows is takes:
             taken.append(inbox.popleft())
         return taken
 
@@ -277,7 +277,7 @@ class Engine:
                     trusting = hoping = False
                     if conflict.rested_on_memory:
                         self._staleness = min(self._staleness + 0.1, 1.0)
-                    if conflict.rested_on_hope:
+                    if conflict.assumed_new:
                         self._familiarity = min(self._familiarity + 0.1, 1.0)
                     continue
                 if (held or records) and not (conflict.run_ids or conflict.records):
@@ -302,7 +302,11 @@ class Engine:
             for one in waiting:
                 self._refuse(one, error)
             return
-        log.warning("a beat of %d operations failed (%s); each goes alone", len(waiting), error)
+        log.warning(
+            "committing %d operations together failed (%s); retrying them one by one",
+            len(waiting),
+            error,
+        )
         for one in waiting:
             await self._beat_safely([one])
 
@@ -340,7 +344,9 @@ class Engine:
     def _refuse(self, waiting: Waiting, error: Exception) -> None:
         operation, future = waiting
         if not isinstance(error, Unavailable):
-            log.error("operation %s is broken", operation.name, exc_info=error)
+            log.error(
+                "operation %s failed with an unexpected error", operation.name, exc_info=error
+            )
         if not future.done():
             future.set_exception(error)
 
@@ -353,17 +359,17 @@ class Engine:
         trusting: bool = False,
         hoping: bool = False,
     ) -> None:
-        moment = Moment(self._clock.now(), self._ids, self._bounds)
-        world = World(moment, self.workers, self.rollouts, follow)
+        ctx = Context(self._clock.now(), self._ids, self._bounds)
+        world = World(ctx, self.workers, self.rollouts, follow)
         world.trusts_memory = trusting
         world.catalogue = self._catalogue
-        world.hopes = hoping
+        world.assumes_new_ids = hoping
         try:
             if (held or records) and self._shared is not None:
                 await self._shared.hold(held, records)
             answers = await self._decide(world, waiting)
-            self._granting.match(world, self._matcher)
-            if (world.remembered or world.changes.hoped) and _is_doubtful(world, answers):
+            self._leasing.match(world, self._matcher)
+            if (world.remembered or world.changes.assumed) and _is_doubtful(world, answers):
                 raise Doubt
             world.changes.runs = list(world.touched.values())
             if world.changes.is_empty:
@@ -374,7 +380,7 @@ class Engine:
             if isinstance(error, Conflict):
                 error.run_ids = frozenset(world.touched)
                 error.rested_on_memory = bool(world.remembered)
-                error.rested_on_hope = bool(world.changes.hoped)
+                error.assumed_new = bool(world.changes.assumed)
                 error.records = frozenset(world.changes.records)
             await self.store.release()
             for run_id in world.touched if isinstance(error, Doubt) else world.runs:
@@ -408,7 +414,9 @@ class Engine:
             try:
                 grant.poller.granted(grant.run, grant.place)
             except Exception:
-                log.exception("a lease of run %s was not handed over", grant.run.run_id)
+                log.exception(
+                    "handing a leased task of run %s to its poll failed", grant.run.run_id
+                )
 
     async def _decide(
         self, world: World, waiting: Sequence[Waiting]
@@ -448,14 +456,14 @@ class Engine:
                 wanted[run_id] = None
             if operation.names_only_runs:
                 continue
-            if operation.looks_around:
+            if operation.reads_before_load:
                 for run_id in await operation.prepare(self.store, world):
                     wanted[run_id] = None
             for instance in operation.instances():
                 if instance not in world.loaded_instances:
                     world.loaded_instances.add(instance)
-                    if world.hopes and operation.hopes_for_new:
-                        world.changes.hoped.add(instance)
+                    if world.assumes_new_ids and operation.expects_new_id:
+                        world.changes.assumed.add(instance)
                     else:
                         instances.append(instance)
             for key in operation.receipts():
@@ -477,7 +485,7 @@ class Engine:
         if records:
             await self._load_records(world, records)
         if self._shared is not None and workers:
-            world.learn_workers(workers, await self._shared.find_workers(workers))
+            world.add_workers(workers, await self._shared.find_workers(workers))
         missing = []
         held: dict[str, Run] = {}
         for run_id in wanted:
@@ -515,7 +523,7 @@ class Engine:
         wanted = {
             key: None
             for operation in operations
-            if operation.looks_closer
+            if operation.reads_after_load
             for key in operation.closer_records(world)
             if key not in world.records
         }
@@ -531,7 +539,7 @@ class Engine:
         found = [
             any(instance in world.current for instance in operation.instances())
             for operation in operations
-            if operation.hopes_for_new
+            if operation.expects_new_id
         ]
         if found:
             self._familiarity += (sum(found) / len(found) - self._familiarity) * 0.05
@@ -574,8 +582,8 @@ class Engine:
 
     def _saved(self, world: World) -> None:
         for worker_key, worker in world.changes.workers.items():
-            if self._note_worker(worker_key, worker) and self._herald is not None:
-                self._herald.registered(worker_key)
+            if self._note_worker(worker_key, worker) and self._announcer is not None:
+                self._announcer.registered(worker_key)
         if world.learned_rollouts:
             self._note_rollouts(world)
         for key, names in world.exhausted:
@@ -590,8 +598,8 @@ class Engine:
                 if run.unsaved.ready:
                     for _, key, name in ready_tasks(run):
                         self._matcher.offered(key, name)
-                        if self._herald is not None:
-                            self._herald.offered(key, name)
+                        if self._announcer is not None:
+                            self._announcer.offered(key, name)
                 if run.due_at is not None and run.due_at != run.unsaved.due_at:
                     self._on_due(run.due_at)
                 run.mark_saved()
@@ -612,18 +620,18 @@ class Engine:
     def _note_rollouts(self, world: World) -> None:
         for name, rollout in world.learned_rollouts.items():
             self.rollouts.put(name, rollout)
-        if world.tells_rollouts and self._herald is not None:
-            self._herald.rolled_out()
+        if world.tells_rollouts and self._announcer is not None:
+            self._announcer.rolled_out()
 
     def _wake_others(self, world: World) -> None:
         for run in world.touched.values():
             self._on_change(run)
-            if self._herald is not None:
-                self._herald.changed(run.run_id)
+            if self._announcer is not None:
+                self._announcer.changed(run.run_id)
         for key in world.changes.records:
             self._on_record(key)
-            if self._herald is not None:
-                self._herald.changed(key.target)
+            if self._announcer is not None:
+                self._announcer.changed(key.target)
 
 
 _KNOWN = (Conflict, Doubt, Unavailable)
@@ -647,7 +655,7 @@ def _is_doubtful(world: World, answers: Sequence[tuple[Any, Any]]) -> bool:
     """Whether something was decided on memory alone that the commit would not check."""
     if not world.remembered <= world.touched.keys():
         return True
-    if any(world.current.get(instance) not in world.touched for instance in world.changes.hoped):
+    if any(world.current.get(instance) not in world.touched for instance in world.changes.assumed):
         return True
     return any(isinstance(reply, Exception) for _, reply in answers)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from perdure.core.intake.definition import Workflow
-from perdure.core.intake.fanout import Registered, TriggerIndex
+from perdure.core.intake.trigger_index import Registered, TriggerIndex
 
 
 class Definition(Struct, kw_only=True):

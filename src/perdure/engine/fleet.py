@@ -12,8 +12,8 @@ from perdure.core.run.operation import Activity
 from perdure.core.run.settle import settle
 from perdure.core.run.state import WORKFLOW_TASK
 from perdure.core.run.task import release_task
-from perdure.engine.draining import ROLLOUT, learn_rollout
 from perdure.engine.operation import Operation
+from perdure.engine.rollout_changes import ROLLOUT, learn_rollout
 from perdure.engine.world import World
 from perdure.store.interface import LeasedTask, RecordKey, Store
 
@@ -22,7 +22,7 @@ class LeaseRecovery(Operation):
     """Finds what a worker holds, and makes it ready again."""
 
     __slots__ = ("_held", "_namespace", "_worker_id")
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, namespace: str, worker_id: str) -> None:
         self._namespace = namespace
@@ -48,13 +48,13 @@ class LeaseRecovery(Operation):
                 lease = None if run.task is None else run.task.lease
                 if lease is None or lease.owner != self._worker_id:
                     continue
-                release_task(run, world.moment)
-                settle(run, world.moment)
+                release_task(run, world.ctx)
+                settle(run, world.ctx)
                 freed += 1
             elif isinstance(operation, Activity) and operation.lease is not None:
                 if operation.lease.owner != self._worker_id or operation.outcome is not None:
                     continue
-                redeliver_activity(run, world.moment, operation)
+                redeliver_activity(run, world.ctx, operation)
             world.changed(run)
         return freed
 
@@ -77,7 +77,7 @@ class RegisterWorker(LeaseRecovery):
     def decide(self, world: World) -> Worker:
         # This node may not have heard yet that the build drains, and its worker is about to poll.
         learn_rollout(world, self._namespace, self._offered.queue)
-        now = world.moment.now
+        now = world.ctx.now
         offered = structs.replace(
             self._offered, registered_at=now, heartbeat_at=now, registration_token=self._token
         )
@@ -124,7 +124,7 @@ class HeartbeatWorker(Operation):
                 f"worker {self._worker_id} is not registered", worker_id=self._worker_id
             )
         told = {k: v for k, v in structs.asdict(self._report).items() if v is not None}
-        worker = structs.replace(known, heartbeat_at=world.moment.now, **told)
+        worker = structs.replace(known, heartbeat_at=world.ctx.now, **told)
         world.put_worker(worker)
         return worker
 
@@ -140,7 +140,7 @@ class DeregisterWorker(LeaseRecovery):
         self._token = token
 
     def decide(self, world: World) -> Worker:
-        now = world.moment.now
+        now = world.ctx.now
         known = world.find_worker(self._namespace, self._worker_id)
         if known is None:
             raise WorkerNotFound(
@@ -159,7 +159,7 @@ class DeregisterWorker(LeaseRecovery):
         return worker
 
 
-class LookUpWorker(Operation):
+class LoadWorker(Operation):
     """A registration that another node may have taken."""
 
     __slots__ = ("_key",)
@@ -175,7 +175,7 @@ class LookUpWorker(Operation):
         return world.find_worker(*self._key)
 
 
-class ForgetWorkers(Operation):
+class RemoveWorkers(Operation):
     """Registrations that ended long ago."""
 
     __slots__ = ("_keys",)
@@ -191,7 +191,7 @@ class ForgetWorkers(Operation):
         for namespace, worker_id in self._keys:
             known = world.find_worker(namespace, worker_id)
             # One that is gone already was forgotten by another node.
-            if known is None or is_forgettable(known, world.moment.now):
+            if known is None or is_forgettable(known, world.ctx.now):
                 world.changes.workers[(namespace, worker_id)] = None
 
 

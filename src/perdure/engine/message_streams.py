@@ -64,7 +64,7 @@ class AppendMessage(Operation):
         refuse_signal(run, self._stream_name)
         message = accept_message(
             run,
-            world.moment,
+            world.ctx,
             stream_name=self._stream_name,
             message_id=self._message_id,
             arguments=self._arguments,
@@ -75,7 +75,7 @@ class AppendMessage(Operation):
             run.run_id,
             message.command_id,
             MESSAGE_ACCEPTED,
-            world.moment.now,
+            world.ctx.now,
             message.position,
         )
         world.put_receipt(key, receipt)

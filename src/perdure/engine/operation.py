@@ -17,13 +17,13 @@ class Operation:
     __slots__ = ()
 
     name: ClassVar[str] = "operation"
-    looks_around: ClassVar[bool] = False
+    reads_before_load: ClassVar[bool] = False
     """Whether `prepare` has anything to do; most operations name what they need."""
 
-    looks_closer: ClassVar[bool] = False
+    reads_after_load: ClassVar[bool] = False
     """Whether `closer_records` names more once the runs are there."""
 
-    takes_rows: ClassVar[bool] = False
+    locks_rows: ClassVar[bool] = False
     """Whether `prepare` takes rows that no other node shall decide on meanwhile."""
 
     names_only_runs: bool = False
@@ -31,7 +31,7 @@ class Operation:
     asked."""
 
     @property
-    def hopes_for_new(self) -> bool:
+    def expects_new_id(self) -> bool:
         """Whether the workflow ids that it names are most likely new: then nothing is looked up
         beforehand, and the commit finds out."""
         return False

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from perdure.core import external, limits
-from perdure.core.external import Custody, Reference, Stored
+from perdure.core.external import PayloadOwner, Reference, Stored
 from perdure.core.references import MARK, find_references, references_in
 from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
@@ -66,7 +66,7 @@ def note_uses(world: World) -> None:
             if MARK in text:
                 named = [each for each in texts if MARK in each]
                 found = {one.reference_id: None for each in named for one in references_in(each)}
-                world.follow_ups.append(NoteUses(run.namespace, run.run_id, list(found)))
+                world.follow_ups.append(RecordPayloadUses(run.namespace, run.run_id, list(found)))
                 break
 
 
@@ -88,7 +88,7 @@ def _kept(run: Run) -> list[bytes]:
     return kept
 
 
-class NoteUses(Operation):
+class RecordPayloadUses(Operation):
     """A run names some payloads; of those whose uses are counted, this is one."""
 
     __slots__ = ("_namespace", "_reference_ids", "_run_id")
@@ -139,20 +139,20 @@ class UploadPayload(Operation):
     def decide(self, world: World) -> None:
         key = PayloadKey(self._namespace, self._reference.reference_id)
         known = PAYLOADS.find(world, *key)
-        stored = external.uploaded(known, self._reference, world.moment.now)
+        stored = external.uploaded(known, self._reference, world.ctx.now)
         if stored is None:
             return
         PAYLOADS.put(world, *key, stored, due_at=stored.until)
-        if known is None or known.custody is Custody.GONE:
+        if known is None or known.custody is PayloadOwner.GONE:
             world.put_payload(key, self._data)
 
 
-class ForgetPayload(Operation):
+class ExpirePayload(Operation):
     """A payload that nobody named in time, and later the memory of it."""
 
     __slots__ = ("_is_used", "_key")
     name = "forget_payload"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, key: RecordKey) -> None:
         self._key = key
@@ -171,12 +171,12 @@ class ForgetPayload(Operation):
         known = PAYLOADS.find(world, namespace, reference_id)
         if known is None:
             return True
-        if self._is_used and known.custody is Custody.LOOSE:
+        if self._is_used and known.custody is PayloadOwner.LOOSE:
             # A run came to name it while the last one before went.
-            kept = msgspec.structs.replace(known, custody=Custody.KEPT, until=None)
+            kept = msgspec.structs.replace(known, custody=PayloadOwner.KEPT, until=None)
             PAYLOADS.put(world, namespace, reference_id, kept)
             return True
-        stored = external.passed(known, world.moment.now)
+        stored = external.passed(known, world.ctx.now)
         if stored is None:
             PAYLOADS.remove(world, namespace, reference_id)
         elif stored is not known:
@@ -190,10 +190,10 @@ class NamePayloads(Operation):
 
     __slots__ = ("_inner", "_namespace", "_references")
     name = "name_payloads"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, inner: Operation, namespace: str, references: Sequence[Reference]) -> None:
-        assert not inner.takes_rows
+        assert not inner.locks_rows
         self._inner = inner
         self._namespace = namespace
         self._references = references
@@ -215,13 +215,13 @@ class NamePayloads(Operation):
         return (*self._inner.records(), *named)
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
-        return await self._inner.prepare(store, world) if self._inner.looks_around else ()
+        return await self._inner.prepare(store, world) if self._inner.reads_before_load else ()
 
     def decide(self, world: World) -> Any:
         kept: dict[PayloadKey, Stored] = {}
         for reference in self._references:
             key = PayloadKey(self._namespace, reference.reference_id)
-            stored = external.named(PAYLOADS.find(world, *key), reference, world.moment.now)
+            stored = external.named(PAYLOADS.find(world, *key), reference, world.ctx.now)
             if stored is not None:
                 kept[key] = stored
         reply = self._inner.decide(world)
@@ -232,7 +232,7 @@ class NamePayloads(Operation):
             world.keep_payload(key)
         names = [reference.reference_id for reference in self._references]
         for run_id in self._inner.naming_runs():
-            world.follow_ups.append(NoteUses(self._namespace, run_id, names))
+            world.follow_ups.append(RecordPayloadUses(self._namespace, run_id, names))
         return reply
 
 

@@ -45,4 +45,4 @@ class Reply(asyncio.Future[Any]):
                 listener(self)
             except Exception:
                 # Who replies has others to reply to.
-                log.exception("a reply was not taken")
+                log.exception("delivering a reply failed")

@@ -12,7 +12,7 @@ from perdure.core.run.close import cancel_run
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
-from perdure.engine.registering import SEPARATOR
+from perdure.engine.registration import SEPARATOR
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey
 
@@ -76,13 +76,13 @@ def note_action(
     """Write down what somebody did."""
     done = ControlAction(
         action=action,
-        created_at=world.moment.now,
+        created_at=world.ctx.now,
         run_id=run_id,
         new_run_id=new_run_id,
         actor=actor,
         detail=detail,
     )
-    ACTION.add(world, namespace, world.moment.ids.ulid(), done)
+    ACTION.add(world, namespace, world.ctx.ids.ulid(), done)
 
 
 class CancelPushRun(ControlRun):
@@ -94,7 +94,7 @@ class CancelPushRun(ControlRun):
 
     def apply(self, world: World, run: Run) -> bool:
         require_open(run)
-        cancel_run(run, world.moment, command_id=world.moment.ids.ulid(), reason=None)
+        cancel_run(run, world.ctx, command_id=world.ctx.ids.ulid(), reason=None)
         return True
 
 
@@ -104,7 +104,7 @@ class PauseRun(ControlRun):
     action = "pause"
 
     def apply(self, world: World, run: Run) -> bool:
-        return pause_run(run, world.moment, reason="manual")
+        return pause_run(run, world.ctx, reason="manual")
 
 
 class ResumeRun(ControlRun):
@@ -113,7 +113,7 @@ class ResumeRun(ControlRun):
     action = "resume"
 
     def apply(self, world: World, run: Run) -> bool:
-        resume_run(run, world.moment)
+        resume_run(run, world.ctx)
         return True
 
 
@@ -170,13 +170,13 @@ class BeginAgain(Operation):
             return known.run_id
         run_id = self._begin(world)
         if identity is not None:
-            until = world.moment.now + DEDUPE_WINDOW
+            until = world.ctx.now + DEDUPE_WINDOW
             BEGUN.put(world, namespace, identity, Begun(run_id), due_at=until)
         return run_id
 
     def _begin(self, world: World) -> str:
-        run = start_push_run(self._request, world.moment)
-        carry_steps(run, world.moment, self._carried)
+        run = start_push_run(self._request, world.ctx)
+        carry_steps(run, world.ctx, self._carried)
         world.opened(run)
         note_action(
             world,

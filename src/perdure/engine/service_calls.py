@@ -8,11 +8,11 @@ from msgspec import Raw, Struct
 from perdure.core import limits
 from perdure.core.payload import Frame
 from perdure.core.rejection import ServiceCallNotFound, ServiceCallRejected
-from perdure.core.run.binding import Binding
 from perdure.core.run.close import cancel_run
 from perdure.core.run.command import StartServiceOperation
-from perdure.core.run.effect import LeaveServiceCall, StartServiceCall, TellCallers
+from perdure.core.run.effect import CallersNotice, LeaveServiceCall, StartServiceCall
 from perdure.core.run.service import CallEnding, CallRefusal, ServicePlan, service_call_ended
+from perdure.core.run.service_binding import Binding
 from perdure.core.run.state import Run
 from perdure.core.service import (
     COMPLETED,
@@ -29,10 +29,10 @@ from perdure.core.service import (
     open_call,
     start_handler,
 )
-from perdure.engine.draining import selected_build
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import share_payloads
 from perdure.engine.records import RecordKind
+from perdure.engine.rollout_changes import selected_build
 from perdure.engine.world import World
 from perdure.store.interface import Instance, RecordKey, Store
 
@@ -91,7 +91,7 @@ def keep_key(
     kept: KeptCall,
 ) -> None:
     """Remember to which call a key led."""
-    due_at = world.moment.now + limits.SERVICE_KEY_KEPT
+    due_at = world.ctx.now + limits.SERVICE_KEY_KEPT
     KEY.put(world, namespace, key_of(name, idempotency_key), kept, due_at=due_at)
 
 
@@ -188,12 +188,12 @@ def _duplicate(request: CallRequest) -> CallRefusal:
 def _take_up(world: World, request: CallRequest, binding: Binding) -> None:
     queue = request.queue or binding.queue
     build_id = selected_build(world, request.namespace, queue) if world.rollouts else None
-    handler = start_handler(request, binding, world.moment, build_id=build_id)
+    handler = start_handler(request, binding, world.ctx, build_id=build_id)
     CALL.put(
         world,
         request.namespace,
         request.path,
-        open_call(request, binding, handler, world.moment),
+        open_call(request, binding, handler, world.ctx),
     )
     world.opened(handler)
 
@@ -227,7 +227,7 @@ def _stop(world: World, handler: Instance, reason: str | None) -> bool:
     run = world.find_current(handler)
     if run is None or run.is_closed or run.served is None:
         return False
-    cancel_run(run, world.moment, command_id=world.moment.ids.ulid(), reason=reason)
+    cancel_run(run, world.ctx, command_id=world.ctx.ids.ulid(), reason=reason)
     world.changed(run)
     return True
 
@@ -297,7 +297,7 @@ class AttachCall(Operation):
 
     __slots__ = ("_effect", "_output")
     name = "attach_service_call"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, effect: StartServiceCall) -> None:
         self._effect = effect
@@ -373,18 +373,18 @@ def _tell(world: World, effect: StartServiceCall, ending: CallEnding) -> None:
         return
     run, call = effect.run, effect.call
     if service_call_ended(
-        run, world.moment, sequence=call.sequence, call_id=call.call_id, ending=ending
+        run, world.ctx, sequence=call.sequence, call_id=call.call_id, ending=ending
     ):
         world.changed(run)
 
 
-class CallEnds(Operation):
+class EndServiceCall(Operation):
     """The handler of a call has closed."""
 
     __slots__ = ("_effect",)
     name = "service_call_ends"
 
-    def __init__(self, effect: TellCallers) -> None:
+    def __init__(self, effect: CallersNotice) -> None:
         self._effect = effect
 
     def records(self) -> tuple[RecordKey, ...]:
@@ -400,14 +400,14 @@ class CallEnds(Operation):
             return
         ending = ending_of(handler, self._effect.output)
         callers = call.callers
-        close_call(call, handler, ending, world.moment)
-        due_at = world.moment.now + limits.SERVICE_CALL_KEPT
+        close_call(call, handler, ending, world.ctx)
+        due_at = world.ctx.now + limits.SERVICE_CALL_KEPT
         CALL.put(world, handler.namespace, handler.served.path, call, due_at=due_at)
         for caller in callers:
-            world.follow_ups.append(CallerLearns(caller, call.call_id, handler.namespace, ending))
+            world.follow_ups.append(NotifyCaller(caller, call.call_id, handler.namespace, ending))
 
 
-class CallerLearns(Operation):
+class NotifyCaller(Operation):
     """One of those who wait for a call hears how it ended."""
 
     __slots__ = ("_call_id", "_caller", "_ending", "_namespace")
@@ -426,7 +426,7 @@ class CallerLearns(Operation):
         run = world.runs.get(self._caller.run_id)
         if run is not None and service_call_ended(
             run,
-            world.moment,
+            world.ctx,
             sequence=self._caller.sequence,
             call_id=self._call_id,
             ending=self._ending,
@@ -435,7 +435,7 @@ class CallerLearns(Operation):
             world.changed(run)
 
 
-class CallerLeaves(Operation):
+class DetachCaller(Operation):
     """A run that waited for a call has closed. A call that nobody waits for any more is stopped."""
 
     __slots__ = ("_effect",)
@@ -460,10 +460,10 @@ class CallerLeaves(Operation):
         CALL.put(world, namespace, self._path(), call)
         if not call.callers:
             handler = Instance(namespace, call.handler_workflow_id)
-            world.follow_ups.append(HandlerStops(handler, self._effect.reason))
+            world.follow_ups.append(StopHandler(handler, self._effect.reason))
 
 
-class HandlerStops(Operation):
+class StopHandler(Operation):
     """Nobody waits for a call: its handler is cancelled."""
 
     __slots__ = ("_handler", "_reason")
@@ -480,7 +480,7 @@ class HandlerStops(Operation):
         _stop(world, self._handler, self._reason)
 
 
-class ForgetCall(Operation):
+class ExpireServiceCall(Operation):
     """A call that ended long ago, or the key that led to one, is forgotten."""
 
     __slots__ = ("_key",)
@@ -494,7 +494,7 @@ class ForgetCall(Operation):
 
     def decide(self, world: World) -> bool:
         record = world.find_record(self._key)
-        if record is not None and record.due_at is not None and record.due_at <= world.moment.now:
+        if record is not None and record.due_at is not None and record.due_at <= world.ctx.now:
             world.put_record(self._key, None)
         return True
 

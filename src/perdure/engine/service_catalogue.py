@@ -7,7 +7,7 @@ from perdure.core.rejection import (
     ServiceEntryNotFound,
     ServiceHasOperations,
 )
-from perdure.core.run.binding import Binding
+from perdure.core.run.service_binding import Binding
 from perdure.core.service import Entry
 from perdure.engine.operation import Operation
 from perdure.engine.service_calls import CALL, ENTRY
@@ -52,7 +52,7 @@ class PutEntry(Operation):
 
     def decide(self, world: World) -> tuple[Entry, bool]:
         """The line, and whether it is new."""
-        now = world.moment.now
+        now = world.ctx.now
         parent = None
         if self._parent:
             parent = ENTRY.find(world, self._namespace, self._parent)
@@ -82,7 +82,7 @@ class RemoveEntry(Operation):
 
     __slots__ = ("_is_used", "_namespace", "_path")
     name = "remove_service_entry"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, namespace: str, path: str) -> None:
         self._namespace = namespace

@@ -31,23 +31,23 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
-from perdure.engine.allowing import Turnstile
-from perdure.engine.granting import Granting, is_ready
+from perdure.engine.leasing import Leasing, is_ready
 from perdure.engine.matching import Poller
 from perdure.engine.operation import Operation
+from perdure.engine.quotas import QuotaGate
 from perdure.engine.records import RecordKind
 from perdure.engine.world import World
 from perdure.store.interface import QueueKey, ReadyTask, RecordKey, Store
 
 
-class Holder(Struct):
+class StickyWorker(Struct):
     """The sessions that a worker was given; some may have ended since."""
 
     sessions: list[str] = field(default_factory=list)
 
 
 SESSION = RecordKind("worker_session", Session)
-HOLDER = RecordKind("worker_session_holder", Holder)
+HOLDER = RecordKind("worker_session_holder", StickyWorker)
 
 WorkerKey = tuple[str, str]
 
@@ -56,7 +56,7 @@ class SessionOperation(Operation):
     """Looks first at what is on disk, to name everything that the decision needs."""
 
     __slots__ = ("_asked", "_keys", "_namespace", "_owners")
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
@@ -93,7 +93,7 @@ class SessionOperation(Operation):
         if session is None:
             return None
         holder = world.find_worker(self._namespace, session.owner)
-        session = refresh(session, world.moment.now, holder=holder)
+        session = refresh(session, world.ctx.now, holder=holder)
         session.seats = [seat for seat in session.seats if self._is_taken(world, seat)]
         return session
 
@@ -110,12 +110,12 @@ class SessionOperation(Operation):
         holder = world.find_worker(self._namespace, session.owner)
         due = due_at(session, holder=holder)
         # Never in the past, so that whoever is woken by it finds something else the next time.
-        due = max(due, world.moment.now + SECOND)
+        due = max(due, world.ctx.now + SECOND)
         SESSION.put(world, self._namespace, session.terms.session_id, session, due_at=due)
 
     def held_by(self, world: World, worker_id: str) -> list[str]:
         """The live sessions of a worker."""
-        holder = HOLDER.find(world, self._namespace, worker_id) or Holder()
+        holder = HOLDER.find(world, self._namespace, worker_id) or StickyWorker()
         found = []
         for session_id in holder.sessions:
             session = self.find(world, session_id)
@@ -138,12 +138,12 @@ class SessionOperation(Operation):
             self.find(world, terms.session_id),
             terms,
             Claimant(worker, len(held)),
-            world.moment.now,
+            world.ctx.now,
             queue=queue,
             for_activity=for_activity,
         )
         if outcome is not Outcome.REUSED:
-            sessions = Holder([*held, terms.session_id])
+            sessions = StickyWorker([*held, terms.session_id])
             HOLDER.put(world, self._namespace, worker.worker_id, sessions)
         return session, outcome
 
@@ -165,7 +165,7 @@ class CreateSession(SessionOperation):
 
     def decide(self, world: World) -> tuple[Session, Outcome]:
         worker = world.find_worker(self._namespace, self._worker_id)
-        if worker is None or not worker.is_active(world.moment.now):
+        if worker is None or not worker.is_active(world.ctx.now):
             raise WorkerNotRegistered(
                 f"worker {self._worker_id} is not registered", worker_id=self._worker_id
             )
@@ -219,7 +219,7 @@ class HeartbeatSession(KnownSession):
     def decide(self, world: World) -> Session:
         session = self.require(world)
         require_owned(session, self._worker_id)
-        session = renew(session, world.moment.now, self._lease_seconds)
+        session = renew(session, world.ctx.now, self._lease_seconds)
         self.keep(world, session)
         return session
 
@@ -241,12 +241,12 @@ class CloseSession(KnownSession):
         require_owner(session, self._worker_id)
         if session.is_over:
             return session, False
-        session = close(session, world.moment.now, self._reason)
+        session = close(session, world.ctx.now, self._reason)
         self.keep(world, session)
         return session, True
 
 
-class PassSession(KnownSession):
+class ExpireSession(KnownSession):
     """Time has come for a session: it expires, its owner went silent, or it is forgotten."""
 
     __slots__ = ()
@@ -256,7 +256,7 @@ class PassSession(KnownSession):
         session = self.find(world, self._session_id)
         if session is None:
             return True
-        if is_forgettable(session, world.moment.now):
+        if is_forgettable(session, world.ctx.now):
             SESSION.remove(world, self._namespace, self._session_id)
         else:
             self.keep(world, session)
@@ -280,7 +280,7 @@ def find_session(world: World, run: Run, activity: Activity) -> Session | None:
     session = SESSION.find(world, run.namespace, activity.session.session_id)
     if session is None:
         return None
-    now = world.moment.now
+    now = world.ctx.now
     if session.is_active and now >= min(session.lease_expires_at, session.ttl_expires_at):
         return refresh(session, now, holder=None)
     return session
@@ -295,13 +295,13 @@ def renew_session(world: World, run: Run, activity: Activity, worker_id: str) ->
     if session is None:
         raise SessionNotFound(f"session {session_id} does not exist")
     require_owned(session, worker_id)
-    session = renew(session, world.moment.now)
+    session = renew(session, world.ctx.now)
     holder = world.find_worker(run.namespace, worker_id)
     SESSION.put(world, run.namespace, session_id, session, due_at=due_at(session, holder=holder))
     return session
 
 
-class Crew(Protocol):
+class QueueWorkers(Protocol):
     """Those who wait for an activity and could have one of a session."""
 
     def candidates(self, key: QueueKey) -> list[Poller]: ...
@@ -333,29 +333,29 @@ class ClaimSessionTasks(SessionOperation):
     __slots__ = (
         "_crew",
         "_found",
-        "_granting",
         "_is_all",
         "_key",
+        "_leasing",
         "_names",
         "_turnstile",
         "_weighed",
     )
     name = "claim_session_tasks"
-    takes_rows = True
+    locks_rows = True
 
     def __init__(
-        self, key: QueueKey, names: Collection[str], crew: Crew, granting: Granting
+        self, key: QueueKey, names: Collection[str], crew: QueueWorkers, leasing: Leasing
     ) -> None:
         super().__init__(key.namespace)
         self._key = key
         self._names = names
         self._crew = crew
-        self._granting = granting
+        self._leasing = leasing
         self._found: list[ReadyTask] = []
         self._is_all = False
         self._weighed: frozenset[str] = frozenset()
-        quotas = granting.quotas(key)
-        self._turnstile = Turnstile(key.namespace, quotas) if quotas else None
+        quotas = leasing.quotas(key)
+        self._turnstile = QuotaGate(key.namespace, quotas) if quotas else None
 
     def records(self) -> tuple[RecordKey, ...]:
         ledgers = () if self._turnstile is None else self._turnstile.keys()
@@ -417,7 +417,7 @@ class ClaimSessionTasks(SessionOperation):
                 continue
             if not self._crew.take(poller):
                 continue
-            self._granting.grant(world, run, activity.sequence, poller)
+            self._leasing.grant(world, run, activity.sequence, poller)
             if self._turnstile is not None:
                 self._turnstile.let_through(world, run, activity.sequence)
             session.seats.append(Seat(run.run_id, activity.sequence, activity.lease_number))

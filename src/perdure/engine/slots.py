@@ -16,7 +16,7 @@ from perdure.core.intake.concurrency import (
     turn_prefix,
     wait,
 )
-from perdure.core.intake.gates import Slots
+from perdure.core.intake.flow_state import Slots
 from perdure.core.limits import SLOT_CANDIDATES_MAX
 from perdure.core.push.effect import LeavesSlot, WantsSlot
 from perdure.core.push.slot import needs_no_slot
@@ -72,7 +72,7 @@ class TakeSlot(Operation):
             world.follow_ups.append(CallNext(run.namespace, slot, push.slot_limit))
 
 
-class LetGo(Operation):
+class ReleaseSlot(Operation):
     """A run needs no pass now: what it has is given back, and where it waits it waits no more."""
 
     __slots__ = ("_run",)
@@ -108,7 +108,7 @@ class CallNext(Operation):
 
     __slots__ = ("_limit", "_namespace", "_slot", "_turns")
     name = "call_next"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(self, namespace: str, slot: str, limit: int) -> None:
         self._namespace = namespace
@@ -157,7 +157,7 @@ def _let_in(world: World, run: Run) -> None:
     if push.meters is not None:
         # Whatever its budget said before, much may have been used while it waited.
         push.meters.cleared = 0
-    hasten_task(run, world.moment, {})
+    hasten_task(run, world.ctx, {})
     world.changed(run)
 
 

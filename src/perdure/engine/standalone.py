@@ -4,8 +4,8 @@ from msgspec import Struct
 
 from perdure.core.rejection import RequestIdConflict
 from perdure.core.run.standalone import ActivityRequest, start_standalone
-from perdure.engine.draining import require_open_queue
 from perdure.engine.operation import Operation
+from perdure.engine.rollout_changes import require_open_queue
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
 
@@ -56,14 +56,14 @@ class StartActivity(Operation):
             return self._repeated(known)
         before = world.find_current(self.instances()[0])
         request = self._request
-        run = start_standalone(request, world.moment, before=before)
+        run = start_standalone(request, world.ctx, before=before)
         if world.rollouts:
             named = {"activity_id": request.activity_id, "activity_type": request.activity_type}
             require_open_queue(world, request.namespace, request.queue, **named)
         world.opened(run)
         if receipts:
             # The outcome is the id that the activity was given.
-            kept = Receipt(self._digest, run.run_id, run.run_id, run.workflow_id, world.moment.now)
+            kept = Receipt(self._digest, run.run_id, run.run_id, run.workflow_id, world.ctx.now)
             world.put_receipt(receipts[0], kept)
         return ActivityStart(run.workflow_id, run.run_id)
 

@@ -4,9 +4,9 @@ import logging
 
 from msgspec import structs
 
-from perdure.core.external import Custody, Stored
+from perdure.core.external import PayloadOwner, Stored
+from perdure.core.push.apply_pass import error_of, fail
 from perdure.core.push.effect import Offloaded, ResultsGrew
-from perdure.core.push.passing import error_of, fail
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import PAYLOADS
 from perdure.engine.world import World
@@ -35,16 +35,20 @@ class KeepResult(Operation):
         reference = self._offloaded.reference
         key = PayloadKey(self._offloaded.run.namespace, reference.reference_id)
         known = PAYLOADS.find(world, *key)
-        if known is not None and known.custody is Custody.KEPT:
+        if known is not None and known.custody is PayloadOwner.KEPT:
             return
-        if known is None or known.custody is Custody.GONE:
+        if known is None or known.custody is PayloadOwner.GONE:
             known = Stored(
-                reference.codec, reference.size_bytes, reference.sha256, Custody.KEPT, counted=True
+                reference.codec,
+                reference.size_bytes,
+                reference.sha256,
+                PayloadOwner.KEPT,
+                counted=True,
             )
             PAYLOADS.put(world, *key, known)
             world.put_payload(key, self._offloaded.data)
         else:
-            kept = structs.replace(known, custody=Custody.KEPT, until=None, counted=True)
+            kept = structs.replace(known, custody=PayloadOwner.KEPT, until=None, counted=True)
             PAYLOADS.put(world, *key, kept)
         world.keep_payload(key)
 
@@ -70,5 +74,5 @@ class BoundResults(Operation):
             f"the step results of the run come to {total} bytes, more than {most} "
             "(DW_MAX_STEP_RESULTS_BYTES)"
         )
-        fail(run, world.moment, error_of(message, TOO_LARGE))
+        fail(run, world.ctx, error_of(message, TOO_LARGE))
         world.changed(run)

@@ -104,7 +104,7 @@ class Outlets:
 
     def plan(self, world: World) -> tuple[list[_Change], list[Written]]:
         """What the directives come to, one after the other. Refuses before anything is changed."""
-        now = world.moment.now
+        now = world.ctx.now
         streams: dict[RecordKey, OutputStream | None] = {}
         known: dict[RecordKey, dict[str, int]] = {}
         changes: list[_Change] = []
@@ -172,7 +172,7 @@ class WriteStream(Operation):
 
     __slots__ = ("_closed_run", "_directive", "_outlets", "_run_id")
     name = "write_stream"
-    looks_around = True
+    reads_before_load = True
 
     def __init__(
         self, namespace: str, run_id: str, directive: Directive, *, is_closed: bool = False
@@ -214,7 +214,7 @@ class CompleteStreamingTask(CompleteWorkflowTask):
     """A completion whose commands write to streams, in the same transaction."""
 
     __slots__ = ("_outlets",)
-    looks_around = True
+    reads_before_load = True
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         self._outlets = Outlets(self._namespace, self._run_id, directives_of(self._commands))
@@ -227,7 +227,7 @@ class CompleteStreamingTask(CompleteWorkflowTask):
             # It is a repeat, and so are its items.
             return super().decide(world)
         require_lease(
-            run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
+            run, world.ctx, number=report.number, owner=report.owner, attempt=report.attempt
         )
         try:
             changes, _ = self._outlets.plan(world)
@@ -263,7 +263,7 @@ class ExpireStream(Operation):
         stream = STREAMS.find(world, self._key.namespace, self._key.key)
         if stream is None:
             return True
-        after = expire(stream, world.moment.now)
+        after = expire(stream, world.ctx.now)
         _put(world, self._key, after)
         if after.first > stream.first:
             world.changes.trimmed[stream_of(self._key)] = after.first

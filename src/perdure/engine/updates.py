@@ -15,8 +15,8 @@ from perdure.core.run.message import accept_update, require_open_for_updates
 from perdure.core.run.standalone import refuse_update
 from perdure.core.run.state import Run
 from perdure.core.run.validation import Judged, approve_update, reject_update
-from perdure.engine.control import CommandTarget
 from perdure.engine.operation import Operation
+from perdure.engine.run_commands import CommandTarget
 from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World
 from perdure.store.interface import Instance, Receipt, ReceiptKey
@@ -83,7 +83,7 @@ class UpdateRun(Operation):
             return Admitted(run.run_id, run.workflow_type, judged.update_id, None, retained=True)
         update = accept_update(
             run,
-            world.moment,
+            world.ctx,
             name=self._name,
             arguments=self._arguments,
             validated=self._must_be_validated(world, run),
@@ -137,7 +137,7 @@ def keep_receipt(world: World, run: Run, update: Update) -> None:
     """Remember under which request id an update was accepted."""
     if update.request_id is not None:
         key = _key(Instance(run.namespace, run.workflow_id), update.request_id)
-        world.put_receipt(key, _receipt(run, update, world.moment.now))
+        world.put_receipt(key, _receipt(run, update, world.ctx.now))
 
 
 def _key(instance: Instance, request_id: str) -> ReceiptKey:
@@ -163,7 +163,7 @@ UNKNOWN = "unknown"
 OPEN = frozenset({VALIDATING, "accepted"})
 
 
-class LookAtUpdate(Operation):
+class ReadUpdate(Operation):
     """Where an update stands, as far as its run remembers."""
 
     __slots__ = ("_namespace", "_run_id", "_update_id")
@@ -225,7 +225,7 @@ class ApproveUpdate(VerdictOperation):
 
     def decide(self, world: World) -> Judged:
         run = self.require_run(world)
-        judged = approve_update(run, world.moment, self._report)
+        judged = approve_update(run, world.ctx, self._report)
         if judged.update is not None:
             if judged.is_new:
                 keep_receipt(world, run, judged.update)
@@ -245,7 +245,7 @@ class RejectUpdate(VerdictOperation):
 
     def decide(self, world: World) -> Judged:
         run = self.require_run(world)
-        judged = reject_update(run, world.moment, self._report, self._refusal)
+        judged = reject_update(run, world.ctx, self._report, self._refusal)
         if judged.update is not None:
             world.changed(run)
         return judged

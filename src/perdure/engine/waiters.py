@@ -31,7 +31,7 @@ from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
 from perdure.engine.records import RecordKind
-from perdure.engine.registering import SEPARATOR
+from perdure.engine.registration import SEPARATOR
 from perdure.engine.world import World
 from perdure.store.interface import LAST_CHARACTER, RecordKey, RecordRange, Store
 
@@ -264,7 +264,7 @@ def _wake(
         if _is_on_disk(world, run, step, sought) and _fits(run, step, event, failed)
     ]
     for step in meant:
-        complete_step(run, world.moment, step, event.data or NULL, {"event_name": event.name})
+        complete_step(run, world.ctx, step, event.data or NULL, {"event_name": event.name})
     if meant:
         world.changed(run)
     return bool(meant)
@@ -316,7 +316,7 @@ def _fits(run: Run, step: PushStep, event: Event, failed: dict[str, FailedCondit
 # Beginning and ending -----------------------------------------------------------------------------
 
 
-class NoteWaiter(Operation):
+class RegisterWaiter(Operation):
     """A step begins to wait for an event, or waits no more."""
 
     __slots__ = ("_effect",)

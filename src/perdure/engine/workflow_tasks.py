@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from perdure.core.rejection import Rejection, TaskNotFound
-from perdure.core.run.budget import HistorySize, history_size
 from perdure.core.run.command import Command, StartServiceOperation
 from perdure.core.run.completion import NOTHING_READ, TaskReport, complete_task, fail_task
-from perdure.core.run.holding import note_holder
+from perdure.core.run.history_budget import HistorySize, history_size
 from perdure.core.run.lease import TaskState
 from perdure.core.run.message_stream import Consumption
-from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Run, TaskReceipt
+from perdure.core.run.state_parts import Cancellation
+from perdure.core.run.sticky import note_holder
 from perdure.core.run.task import release_task, renew_task, require_lease
 from perdure.engine.operation import Operation
 from perdure.engine.service_calls import PlannedCall
@@ -77,7 +77,7 @@ class CompleteWorkflowTask(TaskOperation):
             if isinstance(command, StartServiceOperation):
                 self._called = PlannedCall(namespace, command)
                 break
-        self.names_only_runs = self._called is None and not self.looks_around
+        self.names_only_runs = self._called is None and not self.reads_before_load
 
     def records(self) -> tuple[RecordKey, ...]:
         return () if self._called is None else self._called.records()
@@ -87,13 +87,13 @@ class CompleteWorkflowTask(TaskOperation):
         before = run.last_task
         read = self._consumption
         if self._called is None:
-            receipt = complete_task(run, world.moment, self._report, self._commands, read)
+            receipt = complete_task(run, world.ctx, self._report, self._commands, read)
         else:
             plan = self._called.plan(world)
-            receipt = complete_task(run, world.moment, self._report, self._commands, read, plan)
+            receipt = complete_task(run, world.ctx, self._report, self._commands, read, plan)
             self._called.note(world, run)
         if receipt is not before:
-            note_holder(run, world.moment, self._report.owner, self._keeps_for)
+            note_holder(run, world.ctx, self._report.owner, self._keeps_for)
             world.changed(run)
         return TaskCompleted(run.run_id, str(run.status), receipt)
 
@@ -122,7 +122,7 @@ class FailWorkflowTask(TaskOperation):
         before = run.last_task
         receipt = fail_task(
             run,
-            world.moment,
+            world.ctx,
             self._report,
             failure_type=self._failure_type,
             message=self._message,
@@ -154,9 +154,9 @@ class RenewWorkflowTask(TaskOperation):
         run = self.require_run(world)
         report = self._report
         task = require_lease(
-            run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
+            run, world.ctx, number=report.number, owner=report.owner, attempt=report.attempt
         )
-        expires_at = renew_task(run, world.moment, task, self._timeout)
+        expires_at = renew_task(run, world.ctx, task, self._timeout)
         world.changed(run)
         # Who did not register for it would take a request for a mistake and drop the task.
         asked = run.cancellation if task.cooperative else None
@@ -187,7 +187,7 @@ class PageWorkflowTask(TaskOperation):
         run = self.require_run(world)
         report = self._report
         require_lease(
-            run, world.moment, number=report.number, owner=report.owner, attempt=report.attempt
+            run, world.ctx, number=report.number, owner=report.owner, attempt=report.attempt
         )
         return page_of(run, after=self._after, limit=self._limit)
 
@@ -228,6 +228,6 @@ class ReleaseWorkflowTask(Operation):
             self._attempt,
         ):
             return
-        release_task(run, world.moment)
-        settle(run, world.moment)
+        release_task(run, world.ctx)
+        settle(run, world.ctx)
         world.changed(run)

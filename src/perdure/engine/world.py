@@ -6,9 +6,9 @@ from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.rollout import Rollout
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import WORKERS_MAX
-from perdure.core.push.metering import look_at_budget, look_at_pace
-from perdure.core.push.pin import look_at_pin
-from perdure.core.push.slot import look_at_slot
+from perdure.core.push.pin import check_pin
+from perdure.core.push.slot import check_slot
+from perdure.core.push.usage_check import check_budget, check_pace
 from perdure.core.rejection import (
     HistoricalRunCommandRejected,
     HistoryDamaged,
@@ -16,9 +16,9 @@ from perdure.core.rejection import (
     RunNotFound,
     StructuralLimitExceeded,
 )
+from perdure.core.run.context import Context
 from perdure.core.run.effect import Effect, StartRun
 from perdure.core.run.inbox import Signal, StreamMessage
-from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 from perdure.engine.catalogue import Catalogue
 from perdure.engine.matching import Grant
@@ -47,12 +47,12 @@ class World:
 
     def __init__(
         self,
-        moment: Moment,
+        ctx: Context,
         workers: dict[tuple[str, str], Worker],
         rollouts: Rollouts,
         follow: Callable[[Effect], Operation],
     ) -> None:
-        self.moment = moment
+        self.ctx = ctx
         self.runs: dict[str, Run] = {}
         self.current: dict[Instance, str] = {}
         self.receipts: dict[ReceiptKey, Receipt] = {}
@@ -70,7 +70,7 @@ class World:
         self.trusts_memory = False
         self.remembered: set[str] = set()
         # Whether workflow ids that are most likely new are taken as such.
-        self.hopes = False
+        self.assumes_new_ids = False
         self.loaded_instances: set[Instance] = set()
         self.loaded_receipts: set[ReceiptKey] = set()
         # Every record that was asked for: as it was on disk, or None when there is none.
@@ -122,7 +122,7 @@ class World:
             return self._learned[key]
         return self._workers.get(key)
 
-    def learn_workers(
+    def add_workers(
         self,
         keys: Iterable[tuple[str, str]],
         found: Mapping[tuple[str, str], tuple[int, Worker]],
@@ -135,14 +135,14 @@ class World:
 
     def live_workers(self, place: Place) -> list[Worker]:
         """Those who know the code of a run there; some may drain."""
-        return live_workers(self._known_workers(), place, self.moment.now)
+        return live_workers(self._known_workers(), place, self.ctx.now)
 
     def active_workers(self, place: Place) -> list[Worker]:
         """Those of them who could be given something new."""
         live, draining = self.live_workers(place), self.rollouts.draining
         return [worker for worker in live if worker.cohort not in draining] if draining else live
 
-    def crew_of(self, namespace: str, queue: str) -> Iterator[Worker]:
+    def workers_of_queue(self, namespace: str, queue: str) -> Iterator[Worker]:
         """Who is registered for a queue, alive or not."""
         for worker in self._known_workers():
             is_there = worker.deregistered_at is None
@@ -188,17 +188,17 @@ class World:
         push = run.push
         if push is None:
             return
-        moment = self.moment
+        ctx = self.ctx
         if push.meters is None:
-            wanted: Effect | None = look_at_slot(run, moment)
+            wanted: Effect | None = check_slot(run, ctx)
         else:
             # Who waits to begin has no slot, and who has one may find the budget used up.
-            wanted = look_at_pace(run, moment) or look_at_slot(run, moment)
-            wanted = wanted or look_at_budget(run, moment)
+            wanted = check_pace(run, ctx) or check_slot(run, ctx)
+            wanted = wanted or check_budget(run, ctx)
         if wanted is not None:
             self.carry_out(wanted)
         if push.pin:
-            look_at_pin(run, moment.now)
+            check_pin(run, ctx.now)
 
     def carry_out(self, effect: Effect) -> None:
         if isinstance(effect, StartRun):
@@ -254,7 +254,7 @@ class World:
     ) -> None:
         """From this commit on repeats of these messages get another answer."""
         for message in messages:
-            renewed = receipt_of(run, message, self.moment.now, rejected=are_rejected)
+            renewed = receipt_of(run, message, self.ctx.now, rejected=are_rejected)
             if renewed is None:
                 continue
             key, receipt = renewed

@@ -20,6 +20,7 @@ from perdure.sdk.errors import (
     StepNameError,
     UnsendableError,
 )
+from perdure.sdk.http_server import serving
 from perdure.sdk.policies import (
     Batch,
     Budget,
@@ -36,11 +37,10 @@ from perdure.sdk.policies import (
     Throttle,
     TokenThrottle,
 )
-from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
-from perdure.sdk.running import run_connected, run_server
-from perdure.sdk.serving import serving
+from perdure.sdk.program import run_connected, run_server
 from perdure.sdk.session import Incompatible
 from perdure.sdk.steps import Approval, Inference
+from perdure.sdk.views import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.wire import AppEvent, Fork, StepError
 from perdure.sdk.workflows import App, Workflow, workflow
 from perdure.sdk.wsgi import WsgiEndpoint

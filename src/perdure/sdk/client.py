@@ -11,9 +11,9 @@ import msgspec
 from perdure.sdk.datasets import Datasets
 from perdure.sdk.errors import ApiError, RunFailedError
 from perdure.sdk.http import Answer, HttpClient
-from perdure.sdk.rows import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.settings import resolve
 from perdure.sdk.steps import ABSENT, judged
+from perdure.sdk.views import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.wire import Fork, Json, Ref, StepError, encode, encoded
 
 FINISHED = frozenset({"succeeded", "failed", "cancelled"})
@@ -348,7 +348,9 @@ def _read(answer: Answer, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.body, type=kind)
     except msgspec.MsgspecError as error:
-        raise ApiError(answer.status, f"an answer that makes no sense: {error}") from error
+        raise ApiError(
+            answer.status, f"the engine sent an answer that cannot be read: {error}"
+        ) from error
 
 
 def _complaint(answer: Answer) -> str:

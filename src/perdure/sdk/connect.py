@@ -83,11 +83,19 @@ class Connection:
             except NoChannel as error:
                 if self._is_closing.is_set():
                     return
-                log.warning("no engine at %s: %s", self._settings.engine_url, error)
+                log.warning(
+                    "connecting to the engine at %s failed, retrying: %s",
+                    self._settings.engine_url,
+                    error,
+                )
             else:
                 if self._is_closing.is_set():
                     return
-                log.warning("lost the engine: %d %s", ending.code, ending.reason)
+                log.warning(
+                    "the engine closed the connection (%d %s); reconnecting",
+                    ending.code,
+                    ending.reason,
+                )
                 if ending.code not in REJECTIONS:
                     delay = self._redial_seconds
             await self._pause(delay)

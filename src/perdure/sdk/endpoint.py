@@ -20,7 +20,7 @@ from perdure.sdk.offload import ResultStore
 from perdure.sdk.passes import execute
 from perdure.sdk.registration import registration
 from perdure.sdk.settings import resolve
-from perdure.sdk.signing import SIGNATURE_HEADERS, complaint
+from perdure.sdk.signature import SIGNATURE_HEADERS, complaint
 from perdure.sdk.versions import PROTOCOL_HEADERS, PROTOCOL_VERSION, header_fits
 from perdure.sdk.wire import Reply, encode, read_invoke, refusal
 from perdure.sdk.workflows import App
@@ -156,7 +156,11 @@ class Endpoint:
                     delay = self._retry_seconds
                     await asyncio.sleep(self._heartbeat_seconds)
                 else:
-                    log.warning("not registered at %s: %s", self._settings.engine_url, told)
+                    log.warning(
+                        "registering at the engine at %s failed, retrying: %s",
+                        self._settings.engine_url,
+                        told,
+                    )
                     await asyncio.sleep(delay)
                     delay = min(delay * 2, self._heartbeat_seconds)
 

@@ -31,8 +31,8 @@ from perdure.sdk.limits import (
 from perdure.sdk.log import ROOT, Lines, scope
 from perdure.sdk.names import Names, hashed
 from perdure.sdk.offload import ResultError, ResultStore, Uploads, is_complete, uploads_of
+from perdure.sdk.pass_end import FREE, StepFuture, stuck_levels, stuck_task_levels
 from perdure.sdk.policies import Retry
-from perdure.sdk.quiet import FREE, StepFuture, stuck_levels, stuck_task_levels
 from perdure.sdk.steps import ABSENT, Report, Step
 from perdure.sdk.wire import (
     Invoke,

@@ -5,7 +5,7 @@ import platform
 from perdure import __version__
 from perdure.sdk.policies import Wire
 from perdure.sdk.settings import Settings
-from perdure.sdk.signing import fingerprint
+from perdure.sdk.signature import fingerprint
 from perdure.sdk.versions import OWN_RANGE, PROTOCOL_VERSION
 from perdure.sdk.workflows import App
 

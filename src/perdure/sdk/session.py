@@ -120,7 +120,10 @@ class Session:
                     self._idle = self._loop.create_future()
                     await self._idle
         except TimeoutError:
-            log.warning("%d passes were still running", len(self._playing))
+            log.warning(
+                "the connection ended while %d passes were running; the engine invokes them again",
+                len(self._playing),
+            )
         channel = self._channel
         if channel is None:
             return
@@ -191,7 +194,10 @@ class Session:
             self._play(invoked)
         elif len(self._waiting) < PASSES_WAITING_MAX:
             if not self._waiting:
-                log.warning("%d passes are running; more wait in line", len(self._playing))
+                log.warning(
+                    "all %d passes that may run at once are running; further invokes wait",
+                    len(self._playing),
+                )
             self._waiting.append(invoked)
         else:
             self._send(invoked.id, refusal(503, "this runner has too many passes waiting"))

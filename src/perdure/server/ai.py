@@ -2,17 +2,17 @@
 
 from perdure.clock import Clock
 from perdure.dispatch.deadlines import DeadlineLoop
-from perdure.dispatch.inferring import Inferrer
 from perdure.engine.beat import Engine
-from perdure.engine.datasets import MADE
-from perdure.engine.inference import INFERENCE
-from perdure.engine.intake import ForgetSeen
-from perdure.engine.metering import METER, MeterDue
-from perdure.engine.spending import SPEND
-from perdure.protocols.completions import Completions
-from perdure.protocols.durablex.ai_routes import ai_routes
-from perdure.protocols.durablex.datasets import Datasets
-from perdure.protocols.durablex.spending import Spending
+from perdure.engine.events import ExpireDedupeId
+from perdure.engine.usage_limits import METER, MeterDue
+from perdure.features.model_calls.completions import Completions
+from perdure.features.model_calls.loops import ModelCaller
+from perdure.features.model_calls.operations import INFERENCE
+from perdure.features.model_calls.routes import ai_routes
+from perdure.features.model_calls.usage_operations import SPEND
+from perdure.features.model_calls.usage_routes import ModelUsageRoutes
+from perdure.features.scores.dataset_operations import MADE
+from perdure.features.scores.dataset_routes import Datasets
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.server.settings import Settings
 from perdure.web.routing import Route
@@ -20,19 +20,19 @@ from perdure.web.routing import Route
 
 def make_inferrer(
     settings: Settings, engine: Engine, clock: Clock, deadlines: DeadlineLoop
-) -> Inferrer:
+) -> ModelCaller:
     """Who asks models, listening to the one clock, or says that there is nobody to ask."""
     provider = None
     if settings.ai_url is not None:
         provider = Completions(clock, settings.ai_url, key=settings.ai_key, model=settings.ai_model)
-    inferrer = Inferrer(engine, provider)
-    deadlines.on_record(INFERENCE.name, inferrer.due, inferrer.decided)
+    model_caller = ModelCaller(engine, provider)
+    deadlines.on_record(INFERENCE.name, model_caller.due, model_caller.decided)
     for kind in (SPEND.name, MADE.name):
-        deadlines.on_record(kind, ForgetSeen)
+        deadlines.on_record(kind, ExpireDedupeId)
     deadlines.on_record(METER.name, MeterDue)
-    return inferrer
+    return model_caller
 
 
 def make_ai_routes(engine: Engine, surface: DurablexSurface, clock: Clock) -> list[Route]:
     """Where people look at what models did."""
-    return ai_routes(surface, Spending(engine, surface, clock), Datasets(engine, surface))
+    return ai_routes(surface, ModelUsageRoutes(engine, surface, clock), Datasets(engine, surface))

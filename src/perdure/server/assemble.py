@@ -6,55 +6,62 @@ from typing import Any
 
 from perdure import __version__
 from perdure.clock import Clock, FollowingClock, SystemClock
+from perdure.cluster.local_sockets import Family, LocalSockets
+from perdure.cluster.node import ClusterNode
 from perdure.core.limits import RESPONSE_COMPRESSION_BYTES_MIN
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
-from perdure.dispatch.asking import Asking
+from perdure.dispatch.connected_runners import ConnectedRunners
 from perdure.dispatch.deadlines import DeadlineLoop
-from perdure.dispatch.invoking import Invoker
-from perdure.dispatch.pollers import PollerYard
-from perdure.dispatch.polling import Polling
-from perdure.dispatch.queries import QueryDesk
-from perdure.dispatch.query_book import QueryRules
-from perdure.dispatch.runners import RunnerYard
-from perdure.dispatch.sessions import SessionDesk
-from perdure.dispatch.shut_queues import ShutQueues
+from perdure.dispatch.parked_polls import ParkedPolls
+from perdure.dispatch.polls import Polling
+from perdure.dispatch.query_broker import QueryBroker
+from perdure.dispatch.query_routing import QueryRouter
+from perdure.dispatch.query_table import QueryRules
+from perdure.dispatch.run_watchers import RunWatchers
+from perdure.dispatch.runner_invoker import RunnerInvoker
+from perdure.dispatch.session_polls import SessionPolls
 from perdure.dispatch.store_watch import StoreWatch
-from perdure.dispatch.tailing import Tails
+from perdure.dispatch.stream_readers import StreamReaders
+from perdure.dispatch.task_waiters import TaskWaiters
+from perdure.dispatch.throttled_queues import ThrottledQueues
 from perdure.dispatch.turns import Turns
-from perdure.dispatch.updating import UpdateWaiters
-from perdure.dispatch.watching import Watchers
-from perdure.dispatch.yards import Yards
+from perdure.dispatch.update_waiters import UpdateWaiters
 from perdure.engine.admission import FLOW, FlowDue
-from perdure.engine.allowing import LEDGER
 from perdure.engine.beat import Engine
 from perdure.engine.cache import RunCache
-from perdure.engine.granting import Granting
-from perdure.engine.intake import REMAINDER, SEEN, ForgetSeen, WakeRemaining
-from perdure.engine.manual import STARTED
-from perdure.engine.payloads import PAYLOADS, ForgetPayload
-from perdure.engine.registering import RUNNER, RunnerDue
+from perdure.engine.events import REMAINDER, SEEN, ExpireDedupeId, WakeRemaining
+from perdure.engine.leasing import Leasing
+from perdure.engine.manual_start import STARTED
+from perdure.engine.payloads import PAYLOADS, ExpirePayload
+from perdure.engine.quotas import LEDGER
+from perdure.engine.registration import RUNNER, RunnerDue
 from perdure.engine.run_control import BEGUN
-from perdure.engine.scheduling import SCHEDULE
-from perdure.engine.scoring import GIVEN
-from perdure.engine.service_calls import CALL, KEY, ForgetCall
+from perdure.engine.schedule_ticks import ScheduleDue
+from perdure.engine.schedules import SCHEDULE
+from perdure.engine.service_calls import CALL, KEY, ExpireServiceCall
 from perdure.engine.sessions import SESSION
 from perdure.engine.streams import STREAMS, ExpireStream
-from perdure.engine.ticking import ScheduleDue
-from perdure.engine.webhooks import RECEIVED, REFUSALS
+from perdure.features.approvals.routes import Approvals
+from perdure.features.conversations.routes import Conversations
+from perdure.features.model_calls.explanation_routes import RunExplanation
+from perdure.features.retention.routes import SystemRetention, retention_view
+from perdure.features.scores.operations import GIVEN
+from perdure.features.scores.routes import Scores
+from perdure.features.webhooks.operations import RECEIVED, REFUSALS
+from perdure.features.webhooks.routes import flow_routes
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.build_ids import BuildIds
-from perdure.protocols.durable_workflow.cancelling import Cancelling
+from perdure.protocols.durable_workflow.cancellation import Cancellations
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
-from perdure.protocols.durable_workflow.finishing import Finishing
 from perdure.protocols.durable_workflow.manifests import cluster_info, server_capabilities
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
-from perdure.protocols.durable_workflow.prepared import PreparedActivities
+from perdure.protocols.durable_workflow.payload_completion import PayloadCompletion
+from perdure.protocols.durable_workflow.prepared_activities import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
-from perdure.protocols.durable_workflow.redriving import Redriving
+from perdure.protocols.durable_workflow.redrive import Redrive
 from perdure.protocols.durable_workflow.refusals import Refusals
-from perdure.protocols.durable_workflow.retention import SystemRetention, retention_view
 from perdure.protocols.durable_workflow.routes import routes, surface_of
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
@@ -76,28 +83,21 @@ from perdure.protocols.durable_workflow.updates import Updates
 from perdure.protocols.durable_workflow.worker import WorkerPlane
 from perdure.protocols.durable_workflow.workers import Workers
 from perdure.protocols.durablex import routes as durablex
-from perdure.protocols.durablex.approvals import Approvals
 from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
-from perdure.protocols.durablex.conversations import Conversations
 from perdure.protocols.durablex.events import Events
-from perdure.protocols.durablex.explaining import Explaining
-from perdure.protocols.durablex.figures import Figures
 from perdure.protocols.durablex.flow import FlowControl
-from perdure.protocols.durablex.people import people_routes
+from perdure.protocols.durablex.live_streams import LiveStreams
+from perdure.protocols.durablex.review_routes import people_routes
+from perdure.protocols.durablex.run_statistics import RunStatistics
 from perdure.protocols.durablex.runs import Runs
-from perdure.protocols.durablex.scores import Scores
 from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.step_results import StepResults
-from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
-from perdure.protocols.durablex.webhook_routes import flow_routes
 from perdure.server.ai import make_ai_routes, make_inferrer
-from perdure.server.neighbours import Neighbours
 from perdure.server.retention import make_pruner
 from perdure.server.settings import Settings, is_postgres
-from perdure.server.siblings import Family, Siblings
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
 from perdure.server.webhooks import (
     make_deliverer,
@@ -139,60 +139,64 @@ class Server:
         node_id = ids.ulid()
         bounds = settings.bounds
         self.store = make_store(settings, node_id=node_id, clock=clock) if store is None else store
-        self.yard = PollerYard(parked_max=settings.polls_max)
-        self.runners = RunnerYard()
-        yards = Yards(self.yard, {TASK_KINDS[Dialect.PUSH]: self.runners})
-        self.watchers = Watchers()
+        self.parked_polls = ParkedPolls(parked_max=settings.polls_max)
+        self.runners = ConnectedRunners()
+        task_waiters = TaskWaiters(self.parked_polls, {TASK_KINDS[Dialect.PUSH]: self.runners})
+        self.watchers = RunWatchers()
         self.update_waiters = UpdateWaiters()
-        self.tails = Tails()
+        self.stream_readers = StreamReaders()
         self.deadlines = DeadlineLoop(clock)
         self.cache = RunCache()
-        granting = Granting(
+        leasing = Leasing(
             workflow_timeout=settings.workflow_lease_timeout,
             activity_timeout=settings.activity_lease_timeout,
             allowances=settings.allowances,
         )
-        self.neighbours: Neighbours | None = None
+        self.cluster: ClusterNode | None = None
         if (among := shared(self.store)) is not None:
-            self.neighbours = Neighbours(
+            self.cluster = ClusterNode(
                 node_id=node_id,
                 clock=clock,
                 store=among,
                 wire=make_hint_wire(settings),
                 parcels=make_parcel_wire(settings, node_id=node_id),
-                yard=self.yard,
-                yards=yards,
+                parked_polls=self.parked_polls,
+                task_waiters=task_waiters,
                 watchers=self.watchers,
                 update_waiters=self.update_waiters,
-                siblings=None if family is None else Siblings(family, node_id),
+                siblings=None if family is None else LocalSockets(family, node_id),
             )
         self.engine = Engine(
             store=self.store,
             clock=clock,
             ids=ids,
-            matcher=yards,
-            granting=granting,
+            matcher=task_waiters,
+            leasing=leasing,
             cache=self.cache,
             on_change=self._changed,
-            on_record=lambda key: self.tails.changed(key.target),
+            on_record=lambda key: self.stream_readers.changed(key.target),
             on_due=self.deadlines.arm,
-            herald=None if self.neighbours is None else self.neighbours.hints,
+            announcer=None if self.cluster is None else self.cluster.hints,
             bounds=bounds,
         )
-        self.shut_queues = ShutQueues(self.yard)
-        self.engine.shut = self.shut_queues.queues
-        self.polling = Polling(self.engine, self.yard, granting, yards, self.shut_queues)
+        self.throttled_queues = ThrottledQueues(self.parked_polls)
+        self.engine.shut = self.throttled_queues.queues
+        self.polling = Polling(
+            self.engine, self.parked_polls, leasing, task_waiters, self.throttled_queues
+        )
         self.runners.connect(self.polling.look)
-        self.invoker = Invoker(self.engine, clock, self.runners, timeout=settings.pass_timeout)
-        self.sessions = SessionDesk(self.engine, self.yard, granting)
+        self.invoker = RunnerInvoker(
+            self.engine, clock, self.runners, timeout=settings.pass_timeout
+        )
+        self.sessions = SessionPolls(self.engine, self.parked_polls, leasing)
         self.deadlines.on_record(SESSION.name, self.sessions.on_due)
         self.deadlines.on_record(
-            LEDGER.name, self.shut_queues.on_due, self.shut_queues.minute_passed
+            LEDGER.name, self.throttled_queues.on_due, self.throttled_queues.minute_passed
         )
-        self.shut_queues.also_tell(self.sessions.quotas_renewed)
+        self.throttled_queues.add_listener(self.sessions.quotas_renewed)
         self.deadlines.on_record(STREAMS.name, ExpireStream)
-        post = None if self.neighbours is None else self.neighbours.post
-        self.desk = QueryDesk(
+        post = None if self.cluster is None else self.cluster.post
+        self.query_broker = QueryBroker(
             clock,
             ids,
             query_rules(settings),
@@ -201,18 +205,18 @@ class Server:
             remote=post,
         )
         self.turns = Turns(clock)
-        self.yard.connect_turns(self.turns)
-        self.desk.connect_turns(self.turns)
-        self.yard.on_registration_ended(self.desk.registration_ended)
-        self.desk.draining = self.engine.rollouts.draining
-        self.yard.on_drained(self.desk.drained)
-        self.deadlines.also(self.desk.pass_time)
+        self.parked_polls.connect_turns(self.turns)
+        self.query_broker.connect_turns(self.turns)
+        self.parked_polls.on_registration_ended(self.query_broker.registration_ended)
+        self.query_broker.draining = self.engine.rollouts.draining
+        self.parked_polls.on_drained(self.query_broker.drained)
+        self.deadlines.also(self.query_broker.pass_time)
         self.store_watch = StoreWatch(self.store, clock, self._store_is_out)
-        asking = Asking(self.engine, self.desk)
-        if self.neighbours is not None:
-            self.neighbours.connect(self.engine, self.polling)
-            self.neighbours.connect_desk(self.desk)
-            self.neighbours.connect_tails(self.tails)
+        asking = QueryRouter(self.engine, self.query_broker)
+        if self.cluster is not None:
+            self.cluster.connect(self.engine, self.polling)
+            self.cluster.connect_query_broker(self.query_broker)
+            self.cluster.connect_stream_readers(self.stream_readers)
             asking.connect(self.engine.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
@@ -241,7 +245,7 @@ class Server:
         queries = QueryPlane(
             self.engine,
             asking,
-            self.desk,
+            self.query_broker,
             clock,
             control_surface.of("query"),
             worker_surface,
@@ -251,7 +255,7 @@ class Server:
         worker = WorkerPlane(
             self.engine,
             self.polling,
-            granting,
+            leasing,
             clock,
             ids,
             worker_surface,
@@ -269,7 +273,7 @@ class Server:
         )
         sessions = SessionPlane(self.engine, self.sessions, clock, worker_surface, control_surface)
         message_streams = MessageStreams(self.engine, control_surface, bounds)
-        streams = Streams(self.engine, self.tails, control_surface)
+        streams = Streams(self.engine, self.stream_readers, control_surface)
         info = cluster_info(
             server_id=settings.server_id,
             version=__version__,
@@ -295,15 +299,15 @@ class Server:
             self.engine,
             clock,
             payload_surface,
-            Finishing(self.engine, self.desk, clock),
+            PayloadCompletion(self.engine, self.query_broker, clock),
             is_open=settings.external_payloads,
         )
-        self.deadlines.on_record(PAYLOADS.name, ForgetPayload)
-        self.forgetter = make_forgetter(settings, self.engine, clock)
+        self.deadlines.on_record(PAYLOADS.name, ExpirePayload)
+        self.record_expiry = make_forgetter(settings, self.engine, clock)
         known = self.namespaces.known
         self.pruner = make_pruner(settings, self.engine, clock, self.deadlines, known)
-        self.deliverer = make_deliverer(settings, self.engine, clock, self.deadlines)
-        self.inferrer = make_inferrer(settings, self.engine, clock, self.deadlines)
+        self.webhook_sender = make_deliverer(settings, self.engine, clock, self.deadlines)
+        self.model_caller = make_inferrer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
         self.serve = Serve(
@@ -318,17 +322,17 @@ class Server:
             warns_of_addresses=settings.auth_driver != "none",
             namespaces=self.namespaces.known,
         )
-        if self.neighbours is not None:
-            self.serve.on_served = self.neighbours.hints.served
-            self.neighbours.hints.on_runners = self.serve.look_soon
+        if self.cluster is not None:
+            self.serve.on_served = self.cluster.hints.served
+            self.cluster.hints.on_runners = self.serve.look_soon
         self.catalogue = CatalogueReader(
             self.engine, push_surface, clock, self.store_watch, settings.signing_key
         )
         runs = Runs(self.engine, push_surface, bounds)
-        self.streaming = Streaming(self.engine, runs, self.watchers, clock)
+        self.streaming = LiveStreams(self.engine, runs, self.watchers, clock)
         run_control = RunControl(self.engine, runs, push_surface)
-        if self.neighbours is not None:
-            self.neighbours.connect_statuses(self.streaming.statuses)
+        if self.cluster is not None:
+            self.cluster.connect_statuses(self.streaming.statuses)
         push_routes = durablex.routes(
             push_surface,
             self.connect,
@@ -338,7 +342,7 @@ class Server:
             self.catalogue,
             run_control,
             self.streaming,
-            Figures(self.engine, push_surface, clock),
+            RunStatistics(self.engine, push_surface, clock),
             StepResults(self.engine, runs, push_surface, clock),
         )
         push_routes += people_routes(
@@ -347,7 +351,7 @@ class Server:
             Approvals(self.engine, push_surface),
             Scores(self.engine, runs, push_surface),
             Conversations(self.engine, push_surface),
-            Explaining(self.engine, runs, self.inferrer.provider),
+            RunExplanation(self.engine, runs, self.model_caller.provider),
         )
         push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface, clock))
         push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
@@ -360,9 +364,9 @@ class Server:
             *(SEEN.name, STARTED.name, GIVEN.name, BEGUN.name),
             *(RECEIVED.name, REFUSALS.name),
         ):
-            self.deadlines.on_record(kind, ForgetSeen)
+            self.deadlines.on_record(kind, ExpireDedupeId)
         for kind in (CALL.name, KEY.name):
-            self.deadlines.on_record(kind, ForgetCall)
+            self.deadlines.on_record(kind, ExpireServiceCall)
         self.app = Application(
             Router(
                 push_routes
@@ -372,12 +376,12 @@ class Server:
                     queries,
                     updates,
                     Activities(self.engine, clock, ids, control_surface, bounds),
-                    Redriving(self.engine, control_surface.of("redrive")),
+                    Redrive(self.engine, control_surface.of("redrive")),
                     Services(self.engine, clock, ids, self.update_waiters, control_surface, bounds),
                     sessions,
                     message_streams,
-                    Cancelling(self.engine, control_surface, worker_surface),
-                    PreparedActivities(self.engine, granting, worker_surface, bounds),
+                    Cancellations(self.engine, control_surface, worker_surface),
+                    PreparedActivities(self.engine, leasing, worker_surface, bounds),
                     streams,
                     discovery,
                     payloads,
@@ -387,7 +391,12 @@ class Server:
                     Workers(self.engine, clock, control_surface, settings.cadence),
                     BuildIds(self.engine, clock, control_surface, settings.cadence),
                     TaskQueues(
-                        self.engine, self.desk, granting, clock, control_surface, settings.cadence
+                        self.engine,
+                        self.query_broker,
+                        leasing,
+                        clock,
+                        control_surface,
+                        settings.cadence,
                     ),
                     worker_surface,
                     discovery_surface,
@@ -409,8 +418,8 @@ class Server:
     async def open(self) -> None:
         """Open the store and load what must be known before the first request."""
         await self.store.open()
-        if self.neighbours is not None:
-            await self.neighbours.open()
+        if self.cluster is not None:
+            await self.cluster.open()
         default = self.namespaces.default
         self.namespaces.known.update(await self.store.load_namespaces())
         if default not in self.namespaces.known:
@@ -425,17 +434,17 @@ class Server:
         """What runs beside the beat for as long as the server lives."""
         loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("deadlines", self.deadlines.run(self.engine)),
-            ("deliveries", self.deliverer.run()),
-            ("model calls", self.inferrer.run()),
+            ("deliveries", self.webhook_sender.run()),
+            ("model calls", self.model_caller.run()),
             ("passes", self.invoker.run()),
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),
             ("pruning", self.pruner.run()),
             ("store watch", self.store_watch.run()),
         ]
-        if self.forgetter is not None:
-            loops.append(("forgetting", self.forgetter.run()))
-        return loops if self.neighbours is None else loops + self.neighbours.loops()
+        if self.record_expiry is not None:
+            loops.append(("forgetting", self.record_expiry.run()))
+        return loops if self.cluster is None else loops + self.cluster.loops()
 
     async def close(self) -> None:
         """Let go of the store."""
@@ -443,23 +452,23 @@ class Server:
         self.invoker.close()
         self.connect.close()
         await self.store_watch.close()
-        if self.neighbours is not None:
-            await self.neighbours.close()
+        if self.cluster is not None:
+            await self.cluster.close()
         await self.store.close()
 
     def drain(self) -> None:
         """Answer everybody who only waits, and begin nothing new."""
         self.catalogue.is_draining = self.discovery.is_draining = True
         self.runners.release_all()
-        self.yard.release_all()
-        self.desk.release_all()
+        self.parked_polls.release_all()
+        self.query_broker.release_all()
         self.watchers.release_all()
         self.update_waiters.release_all()
-        self.tails.release_all()
+        self.stream_readers.release_all()
 
     def _store_is_out(self) -> None:
-        self.yard.let_go(only_hasty=False)
-        self.desk.let_polls_go()
+        self.parked_polls.let_go(only_hasty=False)
+        self.query_broker.let_polls_go()
 
     def _changed(self, run: Run) -> None:
         run_id = run.run_id
@@ -467,8 +476,8 @@ class Server:
             self.watchers.changed(run_id)
         if run_id in self.update_waiters.waiting:
             self.update_waiters.changed(run)
-        if run_id in self.shut_queues.behind:
-            self.shut_queues.changed(run_id)
+        if run_id in self.throttled_queues.behind:
+            self.throttled_queues.changed(run_id)
         if run_id in self.sessions.behind:
             self.sessions.changed(run_id)
         if run.push is not None:

@@ -6,9 +6,9 @@ from perdure.clock import Clock
 from perdure.core.limits import SECOND
 from perdure.core.run.state import Dialect
 from perdure.dispatch.deadlines import DeadlineLoop
-from perdure.dispatch.pruning import Pruner, Retention
 from perdure.engine.beat import Engine
-from perdure.engine.pruning import LEFTOVER, ClearLeftover
+from perdure.features.retention.loops import Retention, RunPruner
+from perdure.features.retention.operations import LEFTOVER, ClearLeftover
 from perdure.server.settings import Settings
 
 
@@ -18,7 +18,7 @@ def make_pruner(
     clock: Clock,
     deadlines: DeadlineLoop,
     namespaces: Collection[str],
-) -> Pruner:
+) -> RunPruner:
     """Who removes closed runs that are older than the settings say."""
     # Also without a rule: somebody may have died over what there was to remove.
     deadlines.on_record(LEFTOVER.name, lambda key: ClearLeftover(key, relook=SECOND))
@@ -28,4 +28,4 @@ def make_pruner(
     if settings.run_retention is not None:
         pushed = {settings.default_namespace}
         rules.append(Retention(Dialect.PUSH, settings.run_retention, lambda: pushed))
-    return Pruner(engine, clock, rules)
+    return RunPruner(engine, clock, rules)

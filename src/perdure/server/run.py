@@ -10,9 +10,9 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from perdure.cluster.local_sockets import Family
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, SettingsError
-from perdure.server.siblings import Family
 from perdure.web.limits import ConnectionLimits
 from perdure.web.server import Connections, listen
 

@@ -9,18 +9,18 @@ from msgspec import Struct
 
 from perdure.core import limits
 from perdure.core.bounds import DEFAULT_BOUNDS, Bounds
-from perdure.core.fleet.allowance import Allowances
+from perdure.core.fleet.quota import Allowances
 from perdure.core.fleet.worker import Cadence
-from perdure.core.intake.seal import MASTER_KEY_LENGTH_MIN
-from perdure.server.allowances import AllowanceError, parse_allowances
-from perdure.server.bounds import BOUNDS, SWITCHED_OFF_BY_ZERO, Choice
+from perdure.core.intake.keyring import MASTER_KEY_LENGTH_MIN
 from perdure.server.credentials import (
     ROLES,
     CredentialsError,
     PrincipalToken,
     parse_principal_tokens,
 )
-from perdure.server.foreign import passed_over, refused_variables
+from perdure.server.ignored_settings import passed_over, refused_variables
+from perdure.server.limit_settings import BOUNDS, SWITCHED_OFF_BY_ZERO, Choice
+from perdure.server.quota_settings import AllowanceError, parse_allowances
 
 DURABLEX_PORT = 6770
 """Where clients of Durablex look for an engine when nobody tells them."""

@@ -2,13 +2,13 @@
 
 from perdure.clock import Clock
 from perdure.server.settings import Settings, is_postgres, sqlite_path
-from perdure.store.copying import End
+from perdure.store.copies import End
 from perdure.store.interface import Store
-from perdure.store.postgres.copying import PostgresEnd
-from perdure.store.postgres.hints import HintWire
-from perdure.store.postgres.parcels import ParcelWire
+from perdure.store.postgres.copies import PostgresEnd
+from perdure.store.postgres.hints import HintChannel
+from perdure.store.postgres.node_channel import NodeChannel
 from perdure.store.postgres.store import PostgresStore
-from perdure.store.sqlite.copying import SqliteEnd
+from perdure.store.sqlite.copies import SqliteEnd
 from perdure.store.sqlite.store import SqliteStore
 
 
@@ -20,16 +20,16 @@ def make_store(settings: Settings, *, node_id: str, clock: Clock) -> Store:
     return SqliteStore(sqlite_path(settings.store))
 
 
-def make_hint_wire(settings: Settings) -> HintWire | None:
+def make_hint_wire(settings: Settings) -> HintChannel | None:
     """What carries hints between nodes. A pooler cannot, so behind one it needs a way around."""
     url = _direct_url(settings)
-    return None if url is None else HintWire(url)
+    return None if url is None else HintChannel(url)
 
 
-def make_parcel_wire(settings: Settings, *, node_id: str) -> ParcelWire | None:
+def make_parcel_wire(settings: Settings, *, node_id: str) -> NodeChannel | None:
     """What carries queries and their answers between nodes, likewise."""
     url = _direct_url(settings)
-    return None if url is None else ParcelWire(url, node_id)
+    return None if url is None else NodeChannel(url, node_id)
 
 
 def _direct_url(settings: Settings) -> str | None:

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 
 from perdure.clock import monotonic_seconds
+from perdure.cluster.local_sockets import Family, families, socket_pairs
 from perdure.server.run import DRAIN_SECONDS, LISTENING, announce, open_shared_listeners
 from perdure.server.settings import Settings
-from perdure.server.siblings import Family, families, socket_pairs
 
 READY_SECONDS = 60
 """How long the first processes may take until they serve."""
@@ -125,7 +125,7 @@ class Supervisor:
                         if code != REFUSED:
                             print(f"perdure: a process ended with code {code}", file=sys.stderr)
                         return REFUSED
-                    log.warning("a server process ended with code %s; another begins", code)
+                    log.warning("a server process ended with code %s; starting a new one", code)
                     child.bury()
                 if self._is_to_start(child) and monotonic_seconds() >= child.start_at:
                     child.start()

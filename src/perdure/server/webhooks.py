@@ -1,22 +1,22 @@
 """What webhooks need, built from the settings."""
 
 from perdure.clock import Clock
-from perdure.core.intake.seal import Keyring
+from perdure.core.intake.keyring import Keyring
 from perdure.dispatch.deadlines import DeadlineLoop
-from perdure.dispatch.delivering import Deliverer
 from perdure.dispatch.egress import Blocked, EgressGuard, RunnerGuard, SystemResolver
-from perdure.dispatch.forgetting import Forgetter, Rule
-from perdure.dispatch.outgoing import Outgoing
+from perdure.dispatch.outgoing_http import Outgoing
+from perdure.dispatch.record_expiry import RecordExpiry, Rule
 from perdure.engine.beat import Engine
-from perdure.engine.deliveries import DELIVERY
-from perdure.engine.intake import EVENT
-from perdure.engine.webhooks import RECEIVED
+from perdure.engine.events import EVENT
+from perdure.features.webhooks.delivery_operations import DELIVERY
+from perdure.features.webhooks.endpoint_routes import Webhooks
+from perdure.features.webhooks.incoming_routes import Sources
+from perdure.features.webhooks.loops import WebhookSender
+from perdure.features.webhooks.operations import RECEIVED
+from perdure.features.webhooks.routes import webhook_routes
+from perdure.features.webhooks.secrets import Secrets
 from perdure.identity import IdSource
-from perdure.protocols.durablex.secrets import Secrets
-from perdure.protocols.durablex.sources import Sources
 from perdure.protocols.durablex.surface import DurablexSurface
-from perdure.protocols.durablex.webhook_routes import webhook_routes
-from perdure.protocols.durablex.webhooks import Webhooks
 from perdure.server.settings import Settings, SettingsError
 from perdure.web.routing import Route
 
@@ -44,15 +44,15 @@ def make_runner_guard(settings: Settings) -> RunnerGuard:
 
 def make_deliverer(
     settings: Settings, engine: Engine, clock: Clock, deadlines: DeadlineLoop
-) -> Deliverer:
+) -> WebhookSender:
     """Who sends, listening to the one clock."""
     guard, keyring = make_guard(settings), make_keyring(settings)
-    deliverer = Deliverer(engine, clock, guard, Outgoing(), keyring)
-    deadlines.on_record(DELIVERY.name, deliverer.due, deliverer.decided)
-    return deliverer
+    webhook_sender = WebhookSender(engine, clock, guard, Outgoing(), keyring)
+    deadlines.on_record(DELIVERY.name, webhook_sender.due, webhook_sender.decided)
+    return webhook_sender
 
 
-def make_forgetter(settings: Settings, engine: Engine, clock: Clock) -> Forgetter | None:
+def make_forgetter(settings: Settings, engine: Engine, clock: Clock) -> RecordExpiry | None:
     """Who forgets what is older than the settings say, if they say anything."""
     rules: list[Rule] = []
     if settings.event_retention is not None:
@@ -60,7 +60,7 @@ def make_forgetter(settings: Settings, engine: Engine, clock: Clock) -> Forgette
     if settings.delivery_retention is not None:
         age = settings.delivery_retention
         rules += [Rule(DELIVERY, age, lambda one: bool(one.is_settled)), Rule(RECEIVED, age)]
-    return Forgetter(engine, clock, settings.default_namespace, rules) if rules else None
+    return RecordExpiry(engine, clock, settings.default_namespace, rules) if rules else None
 
 
 def make_webhook_routes(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, cast
 from msgspec import Struct, field
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.run.nearness import Unread
+from perdure.core.run.limit_warnings import Unread
 from perdure.core.run.state import Run
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Conflict(Exception):
     """What the beat that lost was about to change."""
     records: "frozenset[RecordKey]" = frozenset()
     rested_on_memory: bool = False
-    rested_on_hope: bool = False
+    assumed_new: bool = False
     """What the beat that lost had not looked up."""
 
 
@@ -273,7 +273,7 @@ class Changes(Struct):
     """Closed runs that are no more. What they leave in other tables is removed later."""
     remains: list[Remains] = field(default_factory=list)
 
-    hoped: set[Instance] = field(default_factory=set)
+    assumed: set[Instance] = field(default_factory=set)
     """Workflow ids that were taken for new without looking, on a shared store."""
 
     @property
@@ -433,7 +433,7 @@ class Store(Protocol):
         ...
 
     async def commit(self, changes: Changes) -> None:
-        """Write everything or nothing. Raises `Conflict` when another node was faster."""
+        """Write everything or nothing. Raises `Conflict` after a lost race."""
         ...
 
     async def release(self) -> None:
@@ -555,7 +555,7 @@ class SharedStore(Store, Protocol):
         """Say that this node lives."""
         ...
 
-    async def make_room(self) -> None:
+    async def reopen_before_message(self) -> None:
         """Prepare for the time to come, and forget who has not been seen for long."""
         ...
 

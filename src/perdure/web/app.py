@@ -112,8 +112,8 @@ class Application:
         translated = self._translate(error) if isinstance(error, Exception) else None
         if translated is None:
             path = request.path.decode("latin-1")
-            log.error("%s %s is broken", request.method, path, exc_info=error)
-            translated = HttpError(500, "server_error", "the server has made a mistake")
+            log.error("%s %s failed with an unexpected error", request.method, path, exc_info=error)
+            translated = HttpError(500, "server_error", "internal server error")
         return translated
 
     def _check_body(self, request: Request) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from perdure.web.app import Application
-from perdure.web.message import HttpError, Later, Request, Response
+from perdure.web.message import DeferredResponse, HttpError, Request, Response
 
 Reply = Callable[[Request, Response], None]
 Spawn = Callable[[Coroutine[Any, Any, None]], None]
@@ -30,7 +30,7 @@ class Exchange:
         self._spawn = spawn
         self._request: Request
         self._handling: Coroutine[Any, Any, Response]
-        self._later: Later | None
+        self._later: DeferredResponse | None
 
     def admit(self, request: Request) -> None:
         """Admit a request by its head. A refusal is noted on it, and replied in its turn."""
@@ -57,7 +57,7 @@ class Exchange:
         except Exception as error:
             self._refuse(error)
             return
-        if isinstance(handling, Later):
+        if isinstance(handling, DeferredResponse):
             self._wait_for(handling)
             return
         self._handling = handling
@@ -66,7 +66,7 @@ class Exchange:
         else:
             self._spawn(self._run())
 
-    def _wait_for(self, later: Later) -> None:
+    def _wait_for(self, later: DeferredResponse) -> None:
         self._later = later
         if later.awaited.done():
             self._told()

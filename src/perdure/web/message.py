@@ -149,7 +149,7 @@ class Teller(Protocol):
     def tell(self, listener: "Callable[[Any], None]") -> None: ...
 
 
-class Later:
+class DeferredResponse:
     """An answer that waits for one thing only. It costs less than a coroutine that awaits it."""
 
     __slots__ = ("awaited",)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote_to_bytes
 
-from perdure.web.message import HttpError, Later, Request, Response
+from perdure.web.message import DeferredResponse, HttpError, Request, Response
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response] | Later]
+Handler = Callable[[Request], Coroutine[Any, Any, Response] | DeferredResponse]
 
 PUBLIC: frozenset[str] = frozenset({"*public*"})
 """The roles of a route that anybody may use; it has to be said."""

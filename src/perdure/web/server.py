@@ -11,7 +11,7 @@ from perdure.web.connection import HttpConnection
 from perdure.web.limits import SWEEP_SECONDS, ConnectionLimits
 from perdure.web.memory import Memory
 from perdure.web.message import Successor
-from perdure.web.outbox import Outbox
+from perdure.web.write_batch import WriteBatch
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Connections:
         self.app = app
         self.limits = limits or ConnectionLimits()
         self.memory = Memory(self.limits.memory_bytes_max)
-        self.outbox = Outbox()
+        self.outbox = WriteBatch()
         # How often connections were checked. They count their time by it, since asking for the
         # time with every request would cost more.
         self.sweeps = 0

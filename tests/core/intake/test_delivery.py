@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.core import limits
-from perdure.core.intake.delivery import (
+from perdure.features.webhooks.rules import (
     ATTEMPTS_MAX,
     DELAYS,
     Attempt,

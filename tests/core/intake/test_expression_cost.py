@@ -117,12 +117,12 @@ def test_what_has_too_many_unknowns_is_refused() -> None:
 
 def test_the_functions_of_the_language_have_a_bound() -> None:
     """Everything that the standard environment of the library knows, by its specification."""
-    text, moment, span = "event.data.t", "timestamp(event.data.m)", "duration(event.data.s)"
+    text, ctx, span = "event.data.t", "timestamp(event.data.m)", "duration(event.data.s)"
     whole = [
-        *(f"{moment}.{name}() == 1" for name in ("getDate", "getDayOfMonth", "getDayOfWeek")),
-        *(f"{moment}.{name}('UTC') == 1" for name in ("getDayOfYear", "getFullYear", "getMonth")),
+        *(f"{ctx}.{name}() == 1" for name in ("getDate", "getDayOfMonth", "getDayOfWeek")),
+        *(f"{ctx}.{name}('UTC') == 1" for name in ("getDayOfYear", "getFullYear", "getMonth")),
         *(f"{span}.{name}() == 1" for name in ("getHours", "getMinutes", "getSeconds")),
-        f"{moment}.getMilliseconds() == 1",
+        f"{ctx}.getMilliseconds() == 1",
         *(f"{name}({text}) == {name}('1')" for name in ("int", "uint", "double", "bool", "string")),
         f"bytes({text}) == b'1' && dyn({text}) == type({text})",
         f"size({text}) == {text}.size() && {text}.endsWith('a') && {text}.startsWith('a')",

@@ -28,11 +28,11 @@ from perdure.core.intake.definition import (
     Throttle,
 )
 from perdure.core.intake.flow import Admission, admit
-from perdure.core.intake.gates import (
+from perdure.core.intake.flow_state import (
     Arrival,
     Gate,
-    Holder,
     Slots,
+    StickyWorker,
     decode_state,
     due_at,
     encode_state,
@@ -41,7 +41,7 @@ from perdure.core.intake.gates import (
     record_prefix,
     scope_of,
 )
-from tests.core.intake.desk import Desk
+from tests.core.intake.flow_harness import Desk
 
 
 @pytest.mark.parametrize(
@@ -79,28 +79,28 @@ def test_names_of_states_never_meet() -> None:
 
 
 def test_without_policies_every_trigger_starts_at_once() -> None:
-    desk = Desk(Flow())
-    assert [desk.send().run_id for _ in range(3)] == ["run-1", "run-2", "run-3"]
-    assert desk.states == {}
+    query_broker = Desk(Flow())
+    assert [query_broker.send().run_id for _ in range(3)] == ["run-1", "run-2", "run-3"]
+    assert query_broker.states == {}
     assert gates_of(Flow(), {}) == []
 
 
 def test_idempotency_counts_from_the_first() -> None:
-    desk = Desk(Flow(idempotency=Idempotency(key="id", period_ms=1_000)))
-    assert desk.send({"id": 1}).outcome == "started"
-    desk.pass_ms(999)
-    assert desk.send({"id": 1}).outcome == "deduped"
-    assert desk.send({"id": "1"}).outcome == "started"
-    desk.pass_ms(1)
-    assert desk.send({"id": 1}).outcome == "started"
+    query_broker = Desk(Flow(idempotency=Idempotency(key="id", period_ms=1_000)))
+    assert query_broker.send({"id": 1}).outcome == "started"
+    query_broker.pass_ms(999)
+    assert query_broker.send({"id": 1}).outcome == "deduped"
+    assert query_broker.send({"id": "1"}).outcome == "started"
+    query_broker.pass_ms(1)
+    assert query_broker.send({"id": 1}).outcome == "started"
 
 
 def test_rate_limits_shed_what_is_too_much() -> None:
-    desk = Desk(Flow(rate_limit=RateLimit(limit=2, per_ms=1_000)))
+    query_broker = Desk(Flow(rate_limit=RateLimit(limit=2, per_ms=1_000)))
     outcomes = []
     for _ in range(5):
-        outcomes.append(desk.send().outcome)
-        desk.pass_ms(400)
+        outcomes.append(query_broker.send().outcome)
+        query_broker.pass_ms(400)
     assert outcomes == ["started", "started", "dropped", "started", "started"]
 
 
@@ -110,132 +110,132 @@ def test_what_is_dropped_or_skipped_spends_nothing() -> None:
         rate_limit=RateLimit(limit=2, per_ms=1_000),
         singleton=Singleton(),
     )
-    desk = Desk(flow)
-    assert desk.send({"id": 1}).outcome == "started"
-    assert [desk.send({"id": n}).outcome for n in (2, 3, 4)] == ["skipped"] * 3
-    desk.end("run-1")
-    assert desk.send({"id": 2}).outcome == "started"
-    assert desk.send({"id": 3}).outcome == "dropped"
-    desk.pass_ms(1_000)
-    desk.end("run-2")
-    assert desk.send({"id": 3}).outcome == "started"
-    assert desk.send({"id": 3}).outcome == "deduped"
+    query_broker = Desk(flow)
+    assert query_broker.send({"id": 1}).outcome == "started"
+    assert [query_broker.send({"id": n}).outcome for n in (2, 3, 4)] == ["skipped"] * 3
+    query_broker.end("run-1")
+    assert query_broker.send({"id": 2}).outcome == "started"
+    assert query_broker.send({"id": 3}).outcome == "dropped"
+    query_broker.pass_ms(1_000)
+    query_broker.end("run-2")
+    assert query_broker.send({"id": 3}).outcome == "started"
+    assert query_broker.send({"id": 3}).outcome == "deduped"
 
 
 def test_a_singleton_skips_while_its_run_lives() -> None:
-    desk = Desk(Flow(singleton=Singleton(key="who")))
-    assert desk.send({"who": "a"}).run_id == "run-1"
-    assert desk.send({"who": "a"}).outcome == "skipped"
-    assert desk.send({"who": "b"}).run_id == "run-2"
-    desk.end("run-1")
-    assert desk.send({"who": "a"}).run_id == "run-3"
+    query_broker = Desk(Flow(singleton=Singleton(key="who")))
+    assert query_broker.send({"who": "a"}).run_id == "run-1"
+    assert query_broker.send({"who": "a"}).outcome == "skipped"
+    assert query_broker.send({"who": "b"}).run_id == "run-2"
+    query_broker.end("run-1")
+    assert query_broker.send({"who": "a"}).run_id == "run-3"
 
 
 def test_a_singleton_that_cancels_makes_room_and_late_ends_change_nothing() -> None:
-    desk = Desk(Flow(singleton=Singleton(mode="cancel")))
-    first = desk.send()
-    second = desk.send()
+    query_broker = Desk(Flow(singleton=Singleton(mode="cancel")))
+    first = query_broker.send()
+    second = query_broker.send()
     assert first.start is not None
     assert second.start is not None
     assert (first.start.cancels, second.start.cancels) == (None, "run-1")
     gate = Gate("singleton", "")
-    assert desk.states[gate] == Holder("run-2")
-    desk.end("run-1")
-    assert desk.states[gate] == Holder("run-2")
-    desk.end("run-2")
-    assert gate not in desk.states
+    assert query_broker.states[gate] == StickyWorker("run-2")
+    query_broker.end("run-1")
+    assert query_broker.states[gate] == StickyWorker("run-2")
+    query_broker.end("run-2")
+    assert gate not in query_broker.states
 
 
 def test_a_debounce_starts_the_last_when_it_is_quiet() -> None:
-    desk = Desk(Flow(debounce=Debounce(period_ms=1_000)))
+    query_broker = Desk(Flow(debounce=Debounce(period_ms=1_000)))
     for n in range(3):
-        admission = desk.send({"n": n})
+        admission = query_broker.send({"n": n})
         assert (admission.outcome, admission.run_id) == ("debounced", None)
-        desk.pass_ms(999)
-    assert desk.started == []
-    desk.pass_ms(1)
-    [run] = desk.started
+        query_broker.pass_ms(999)
+    assert query_broker.started == []
+    query_broker.pass_ms(1)
+    [run] = query_broker.started
     assert [json.loads(arrival.data) for arrival in run.arrivals] == [{"n": 2}]
     assert not run.is_batch
-    assert desk.states == {}
+    assert query_broker.states == {}
 
 
 def test_a_debounce_that_is_overdue_does_not_wait_for_ever() -> None:
     """Nobody flushed in time, and the next trigger is here already."""
-    desk = Desk(Flow(debounce=Debounce(period_ms=1_000)), flushes=False)
+    query_broker = Desk(Flow(debounce=Debounce(period_ms=1_000)), flushes=False)
     for n in range(4):
-        desk.send({"n": n})
-        desk.pass_ms(1_000)
-    assert [json.loads(run.arrivals[0].data)["n"] for run in desk.started] == [0, 1, 2]
+        query_broker.send({"n": n})
+        query_broker.pass_ms(1_000)
+    assert [json.loads(run.arrivals[0].data)["n"] for run in query_broker.started] == [0, 1, 2]
 
 
 def test_a_batch_starts_when_it_is_full_and_tells_who_filled_it() -> None:
-    desk = Desk(Flow(batch=Batch(max_size=3, timeout_ms=1_000)))
-    admissions = [desk.send({"n": n}) for n in range(4)]
+    query_broker = Desk(Flow(batch=Batch(max_size=3, timeout_ms=1_000)))
+    admissions = [query_broker.send({"n": n}) for n in range(4)]
     assert [a.outcome for a in admissions] == ["batched"] * 4
     assert [a.run_id for a in admissions] == [None, None, "run-1", None]
-    desk.pass_ms(1_000)
-    assert [[json.loads(a.data)["n"] for a in run.arrivals] for run in desk.started] == [
+    query_broker.pass_ms(1_000)
+    assert [[json.loads(a.data)["n"] for a in run.arrivals] for run in query_broker.started] == [
         [0, 1, 2],
         [3],
     ]
-    assert all(run.is_batch for run in desk.started)
+    assert all(run.is_batch for run in query_broker.started)
 
 
 def test_a_batch_goes_before_it_is_too_much_for_a_pass() -> None:
-    desk = Desk(Flow(batch=Batch(max_size=9, timeout_ms=1_000)))
+    query_broker = Desk(Flow(batch=Batch(max_size=9, timeout_ms=1_000)))
     half = {"n": "x" * (limits.BATCH_BYTES_MAX // 2)}
-    assert desk.send(half).start is None
-    second = desk.send(half)
+    assert query_broker.send(half).start is None
+    second = query_broker.send(half)
     assert (second.outcome, second.run_id) == ("batched", None)
-    assert [len(run.arrivals) for run in desk.started] == [1]
-    desk.pass_ms(1_000)
-    assert [len(run.arrivals) for run in desk.started] == [1, 1]
+    assert [len(run.arrivals) for run in query_broker.started] == [1]
+    query_broker.pass_ms(1_000)
+    assert [len(run.arrivals) for run in query_broker.started] == [1, 1]
 
 
 def test_a_batch_of_one_starts_at_once() -> None:
-    desk = Desk(Flow(batch=Batch(max_size=1, timeout_ms=1_000)))
-    assert desk.send().run_id == "run-1"
-    assert desk.states == {}
+    query_broker = Desk(Flow(batch=Batch(max_size=1, timeout_ms=1_000)))
+    assert query_broker.send().run_id == "run-1"
+    assert query_broker.states == {}
 
 
 def test_a_buffer_meets_the_singleton_when_it_is_flushed() -> None:
     flow = Flow(batch=Batch(max_size=5, timeout_ms=1_000), singleton=Singleton(key="who"))
-    desk = Desk(flow)
-    desk.send({"who": "a"})
-    desk.send({"who": "b"})
-    desk.pass_ms(1_000)
-    assert [run.singleton for run in desk.started] == [Gate("singleton", '"a"')]
-    desk.send({"who": "b"})
-    assert desk.send({"who": "a"}).outcome == "skipped"
-    desk.pass_ms(1_000)
-    desk.send({"who": "c"})
-    assert (len(desk.started), desk.shed) == (2, 0)
-    desk.states[Gate("singleton", '"c"')] = Holder("another")
-    desk.pass_ms(1_000)
-    assert (len(desk.started), desk.shed) == (2, 1)
+    query_broker = Desk(flow)
+    query_broker.send({"who": "a"})
+    query_broker.send({"who": "b"})
+    query_broker.pass_ms(1_000)
+    assert [run.singleton for run in query_broker.started] == [Gate("singleton", '"a"')]
+    query_broker.send({"who": "b"})
+    assert query_broker.send({"who": "a"}).outcome == "skipped"
+    query_broker.pass_ms(1_000)
+    query_broker.send({"who": "c"})
+    assert (len(query_broker.started), query_broker.shed) == (2, 0)
+    query_broker.states[Gate("singleton", '"c"')] = StickyWorker("another")
+    query_broker.pass_ms(1_000)
+    assert (len(query_broker.started), query_broker.shed) == (2, 1)
 
 
 def test_the_batch_that_a_singleton_skips_is_reported_so() -> None:
     flow = Flow(batch=Batch(max_size=2, timeout_ms=1_000), singleton=Singleton(key="who"))
-    desk = Desk(flow)
-    desk.send({"who": "a"})
-    desk.states[Gate("singleton", '"a"')] = Holder("another")
-    last = desk.send({"who": "b"})
+    query_broker = Desk(flow)
+    query_broker.send({"who": "a"})
+    query_broker.states[Gate("singleton", '"a"')] = StickyWorker("another")
+    last = query_broker.send({"who": "b"})
     assert (last.outcome, last.run_id, last.shed) == ("skipped", None, 2)
-    assert Gate("batch", "") not in desk.states
+    assert Gate("batch", "") not in query_broker.states
 
 
 def test_a_throttle_spaces_starts_evenly() -> None:
-    desk = Desk(Flow(throttle=Throttle(limit=3, per_ms=1_000)))
-    begun = desk.now
+    query_broker = Desk(Flow(throttle=Throttle(limit=3, per_ms=1_000)))
+    begun = query_broker.now
     for _ in range(3):
-        desk.send()
-    spaces = [run.not_before - begun for run in desk.started]
+        query_broker.send()
+    spaces = [run.not_before - begun for run in query_broker.started]
     assert spaces == [0, 333_334, 666_668]
-    desk.pass_ms(5_000)
-    desk.send()
-    assert desk.started[-1].not_before == desk.now
+    query_broker.pass_ms(5_000)
+    query_broker.send()
+    assert query_broker.started[-1].not_before == query_broker.now
 
 
 def test_a_priority_moves_the_place_in_the_queue() -> None:
@@ -248,12 +248,12 @@ def test_a_priority_moves_the_place_in_the_queue() -> None:
 
 
 def test_a_definition_that_changed_flushes_old_buffers() -> None:
-    desk = Desk(Flow(debounce=Debounce(period_ms=1_000)))
-    desk.send()
-    desk.flow = Flow(throttle=Throttle(limit=1, per_ms=50))
-    desk.pass_ms(1_000)
-    assert len(desk.started) == 1
-    assert Gate("throttle", "") in desk.states
+    query_broker = Desk(Flow(debounce=Debounce(period_ms=1_000)))
+    query_broker.send()
+    query_broker.flow = Flow(throttle=Throttle(limit=1, per_ms=50))
+    query_broker.pass_ms(1_000)
+    assert len(query_broker.started) == 1
+    assert Gate("throttle", "") in query_broker.states
 
 
 def test_states_are_stored_and_read_back() -> None:
@@ -262,12 +262,12 @@ def test_states_are_stored_and_read_back() -> None:
         Flow(batch=Batch(max_size=3, timeout_ms=5), singleton=Singleton()),
         Flow(throttle=Throttle(limit=2, per_ms=9), singleton=Singleton()),
     ):
-        desk = Desk(flow)
-        desk.send({"a": "é"})
-        for state in desk.states.values():
+        query_broker = Desk(flow)
+        query_broker.send({"a": "é"})
+        for state in query_broker.states.values():
             assert decode_state(encode_state(state)) == state
-            moment = due_at(state)
-            assert moment is None or moment > desk.now
+            ctx = due_at(state)
+            assert ctx is None or ctx > query_broker.now
 
 
 def test_an_admission_without_a_run_names_none() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from perdure.core import limits
-from perdure.core.intake.metering import (
+from perdure.core.intake.usage_log import (
     UseLog,
     charge,
     crosses_warning,

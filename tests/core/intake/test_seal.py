@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.intake.seal import CannotOpen, Keyring
+from perdure.core.intake.keyring import CannotOpen, Keyring
 
 KEY, OTHER = "k" * 32, "an older key of more than 32 characters"
 NONCE = bytes(range(12))

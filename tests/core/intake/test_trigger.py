@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from perdure.core.intake.definition import Trigger, Workflow
 from perdure.core.intake.expression import Event
-from perdure.core.intake.fanout import Registered, TriggerIndex
 from perdure.core.intake.trigger import (
     is_reserved,
     matches,
@@ -14,6 +13,7 @@ from perdure.core.intake.trigger import (
     require_pattern,
     target_app,
 )
+from perdure.core.intake.trigger_index import Registered, TriggerIndex
 from perdure.core.limits import FAILED_CONDITIONS_MAX
 
 

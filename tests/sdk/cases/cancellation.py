@@ -14,7 +14,7 @@ from tests.sdk import programs
 from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.replaying import kind
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Run, Stage, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Run, Stage, working
 
 PROCESS_PATIENCE = 100.0
 """How long it may take until a process of the SDK's own was started in time."""

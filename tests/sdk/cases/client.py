@@ -15,7 +15,7 @@ from durable_workflow import (
 from tests.sdk.cases.registry import case
 from tests.sdk.release import since
 from tests.sdk.replaying import kinds
-from tests.sdk.stage import Run, Stage
+from tests.sdk.sdk_harness import Run, Stage
 
 
 @case("start-duplicates", "greeter", worker=False)

@@ -13,7 +13,7 @@ from durable_workflow import Client, ServerError, Worker
 from tests.sdk import programs
 from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Run, Stage, until, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Run, Stage, until, working
 
 FRESH_POLLS = 8
 """Each on a connection of its own, so that they reach all nodes."""
@@ -59,7 +59,7 @@ async def poll_status(stage: Stage, worker: Worker) -> str | None:
     return answer.json().get("poll_status")
 
 
-async def staffing(stage: Stage, run: Run) -> str | None:
+async def availability(stage: Stage, run: Run) -> str | None:
     """Who is missing for the task that a run waits for."""
     headers = {"X-Durable-Workflow-Control-Plane-Version": "2"}
     async with _http(stage) as http:
@@ -129,7 +129,7 @@ async def fleet_drain(stage: Stage) -> None:
         # What it has, it finishes; what follows waits.
         beacon(light).set()
         await run.event("ActivityCompleted")
-        await until(lambda: staffing(stage, run), lambda told: told == "draining")
+        await until(lambda: availability(stage, run), lambda told: told == "draining")
         refused = await refusal(stage.start("careful", "echo", ["new"], {}))
         assert (refused.status, refused.reason()) == (409, "task_queue_draining")
         (cohort,) = (await cohorts(client, stage.queue)).values()

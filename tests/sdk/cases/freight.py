@@ -12,7 +12,7 @@ from durable_workflow import Client, UpdateRejected
 from tests.sdk.cases.registry import case
 from tests.sdk.cases.updates import refused
 from tests.sdk.programs.freight import LARGE
-from tests.sdk.stage import Run, Stage, replay_family
+from tests.sdk.sdk_harness import Run, Stage, replay_family
 
 
 def cargo(letter: str) -> str:

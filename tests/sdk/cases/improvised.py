@@ -15,7 +15,7 @@ from tests.sdk.cases.cancellation import cooperative
 from tests.sdk.cases.registry import case
 from tests.sdk.improvising import SEED, Oracle, make_plan, simplified
 from tests.sdk.release import since
-from tests.sdk.stage import GLANCE, Run, Stage, rest
+from tests.sdk.sdk_harness import GLANCE, Run, Stage, rest
 
 PLANS = int(os.environ.get("PERDURE_PLANS", "40"))
 """More of them: `PERDURE_PLANS=100`."""

@@ -10,7 +10,7 @@ from durable_workflow import WorkflowFailed
 from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.replaying import Event, kind
-from tests.sdk.stage import Run, Stage
+from tests.sdk.sdk_harness import Run, Stage
 
 
 @case("local-activities", "local-errands")

@@ -12,7 +12,7 @@ from durable_workflow import client as sdk
 
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import kind
-from tests.sdk.stage import Run, Stage, until
+from tests.sdk.sdk_harness import Run, Stage, until
 
 
 def item(payload: Any, **members: Any) -> Any:

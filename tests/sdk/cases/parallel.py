@@ -8,7 +8,7 @@ import asyncio
 from durable_workflow import WorkflowCancelled
 
 from tests.sdk.cases.registry import case
-from tests.sdk.stage import Run, Stage
+from tests.sdk.sdk_harness import Run, Stage
 
 
 @case("parallel-out-of-order", "race")

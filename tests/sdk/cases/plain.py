@@ -12,7 +12,7 @@ from tests.sdk import programs
 from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.replaying import Event, kind
-from tests.sdk.stage import PATIENCE, SHUTDOWN_TIMEOUT, Run, Stage
+from tests.sdk.sdk_harness import PATIENCE, SHUTDOWN_TIMEOUT, Run, Stage
 
 ONE_ATTEMPT = {"max_attempts": 1, "backoff_seconds": [], "non_retryable_error_types": []}
 

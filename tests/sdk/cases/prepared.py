@@ -15,7 +15,7 @@ from tests.sdk import programs
 from tests.sdk.cases.cancellation import PROCESS_PATIENCE, cooperative, request
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import decoded, kind, kinds
-from tests.sdk.stage import Run, Stage
+from tests.sdk.sdk_harness import Run, Stage
 
 PREPARING = (
     "prepared_local_activities",

@@ -12,7 +12,7 @@ from durable_workflow import QueryFailed, WorkflowNotFound
 from tests.sdk import programs
 from tests.sdk.cases.registry import case
 from tests.sdk.release import since
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Run, Stage, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Run, Stage, working
 
 
 @case("query", "ledger")

@@ -12,7 +12,7 @@ from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.release import since
 from tests.sdk.replaying import Event, kind
-from tests.sdk.stage import Run, Stage
+from tests.sdk.sdk_harness import Run, Stage
 
 
 async def redrive(run: Run, run_id: str | None, **options: Any) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from tests.sdk.stage import Stage
+from tests.sdk.sdk_harness import Stage
 
 Play = Callable[[Stage], Awaitable[None]]
 

@@ -3,7 +3,7 @@
 from tests.sdk.cases.registry import case
 from tests.sdk.cases.updates import ask
 from tests.sdk.programs.beacons import beacon
-from tests.sdk.stage import Stage
+from tests.sdk.sdk_harness import Stage
 
 
 @case("select-activity-wins", "hurry")

@@ -13,7 +13,7 @@ from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
 from tests.sdk.release import since
 from tests.sdk.replaying import kinds
-from tests.sdk.stage import Run, Stage, until
+from tests.sdk.sdk_harness import Run, Stage, until
 
 SERVICE = "desk"
 

@@ -13,7 +13,7 @@ from durable_workflow import ServerError, Worker
 from tests.sdk import programs
 from tests.sdk.cases.registry import case
 from tests.sdk.release import since
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Stage, until, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Stage, until, working
 
 if since("2.12.0"):
     from durable_workflow.worker_session import WorkerSessionOptions

@@ -11,7 +11,7 @@ from durable_workflow.errors import InvalidArgument, ServerError
 
 from tests.sdk.cases.registry import case
 from tests.sdk.programs.beacons import beacon
-from tests.sdk.stage import GLANCE, PATIENCE, Stage, complete_history, until
+from tests.sdk.sdk_harness import GLANCE, PATIENCE, Stage, complete_history, until
 
 HOST_TYPE = "dw.standalone_activity"
 

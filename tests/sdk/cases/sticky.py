@@ -7,7 +7,7 @@ from durable_workflow import Worker
 
 from tests.sdk import programs
 from tests.sdk.cases.registry import case
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Stage, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Stage, working
 
 
 def keeper(stage: Stage) -> Worker:

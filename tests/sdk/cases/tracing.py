@@ -9,7 +9,7 @@ from durable_workflow import Client, PassthroughWorkerInterceptor, Worker
 
 from tests.sdk import programs
 from tests.sdk.cases.registry import case
-from tests.sdk.stage import SHUTDOWN_TIMEOUT, Run, Stage, working
+from tests.sdk.sdk_harness import SHUTDOWN_TIMEOUT, Run, Stage, working
 
 
 class Tracing:

@@ -11,7 +11,7 @@ from durable_workflow import ServerError, SignalFailed, serializer
 
 from tests.sdk.cases.registry import case
 from tests.sdk.replaying import decoded, kind
-from tests.sdk.stage import Run, Stage, until
+from tests.sdk.sdk_harness import Run, Stage, until
 
 
 @case("wait-for-signal", "approval")

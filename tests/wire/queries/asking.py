@@ -40,20 +40,20 @@ def ask(
 ) -> Parked:
     """A query that is on the desk, or refused already."""
     path = f"/api/workflows/{workflow_id}" + (f"/runs/{run_id}" if run_id else "")
-    before = wire.server.desk.open_count
+    before = wire.server.query_broker.open_count
     sent = {CONTROL_VERSION: "2", **(headers or {})}
     asked = wire.call_later("POST", f"{path}/query/{name}", members, headers=sent)
-    wire.until(lambda: wire.server.desk.open_count > before or not asked.is_waiting)
+    wire.until(lambda: wire.server.query_broker.open_count > before or not asked.is_waiting)
     return asked
 
 
 def park(wire: Wire, worker_id: str = "w1", **members: Any) -> Parked:
     """A query poll that waits."""
-    before = wire.server.desk.parked_count
+    before = wire.server.query_broker.parked_count
     body = {"worker_id": worker_id, "task_queue": "q", **members}
     headers = {WORKER_VERSION: "1.20"}
     poll = wire.call_later("POST", "/api/worker/query-tasks/poll", body, headers=headers)
-    wire.until(lambda: wire.server.desk.parked_count > before or not poll.is_waiting)
+    wire.until(lambda: wire.server.query_broker.parked_count > before or not poll.is_waiting)
     return poll
 
 

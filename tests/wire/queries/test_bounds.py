@@ -61,7 +61,7 @@ def test_a_thousand_queries_at_once_are_all_answered_or_refused(tmp_path: Path) 
         wire.run_to(wait_for_condition())
         with wire.nothing_changes():
             answers = wire.run(ask_a_thousand(wire))
-        assert wire.server.desk.open_count == 0
+        assert wire.server.query_broker.open_count == 0
 
     assert len(answers) == 1_000
     results = {
@@ -96,7 +96,9 @@ async def ask_a_thousand(wire: Wire) -> dict[int, Answer]:
     async with asyncio.TaskGroup() as group:
         for number in range(1_000):
             group.create_task(ask_one(number))
-        await wire.loop.turn_until(lambda: wire.server.desk.open_count + len(answers) == 1_000)
+        await wire.loop.turn_until(
+            lambda: wire.server.query_broker.open_count + len(answers) == 1_000
+        )
         for _ in range(4):
             group.create_task(work())
     return answers

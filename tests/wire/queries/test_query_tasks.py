@@ -52,9 +52,9 @@ def test_a_poll_whose_client_left_takes_nothing(wire: Wire) -> None:
     head = b"POST /api/worker/query-tasks/poll HTTP/1.1\r\nHost: localhost\r\n"
     head += b"X-Durable-Workflow-Protocol-Version: 1.20\r\nContent-Type: application/json\r\n"
     stream.send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-    wire.until(lambda: wire.server.desk.parked_count == 1)
+    wire.until(lambda: wire.server.query_broker.parked_count == 1)
     stream.close()
-    wire.until(lambda: wire.server.desk.parked_count == 0)
+    wire.until(lambda: wire.server.query_broker.parked_count == 0)
 
     ask(wire)
     assert wire.take("query")["query_task_attempt"] == 1
@@ -178,10 +178,10 @@ def test_an_asker_that_leaves_takes_its_question_along(wire: Wire) -> None:
     stream = wire.stream()
     head = b"POST /api/workflows/order-1/query/total HTTP/1.1\r\nHost: localhost\r\n"
     stream.send(head + b"X-Durable-Workflow-Control-Plane-Version: 2\r\n\r\n")
-    wire.until(lambda: wire.server.desk.open_count == 1)
+    wire.until(lambda: wire.server.query_broker.open_count == 1)
     task = wire.take("query")
     stream.close()
-    wire.until(lambda: wire.server.desk.open_count == 0)
+    wire.until(lambda: wire.server.query_broker.open_count == 0)
 
     assert status(wire, task).ok()["can_continue"] is False
     report(wire, task, "complete", result=1).refused(409, "query_task_not_leased")

@@ -72,7 +72,7 @@ def test_a_bad_question_is_refused_and_changes_nothing(wire: Wire) -> None:
         ask(wire, input={"codec": "avro", "blob": None}).answer().invalid("input.blob")
         ask(wire, input={"codec": "avro", "blob": 3}).answer().invalid("input.blob")
         ask(wire, headers={"X-Namespace": "nowhere"}).answer().refused(404, "namespace_not_found")
-    assert wire.server.desk.open_count == 0
+    assert wire.server.query_broker.open_count == 0
 
 
 def test_an_unknown_id_is_not_asked_in_another_namespace(wire: Wire) -> None:

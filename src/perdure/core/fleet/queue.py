@@ -75,7 +75,7 @@ class QueueState(Struct, kw_only=True):
         return self.activity if kind == "activity" else self.workflow
 
 
-def with_crew(
+def with_workers(
     name: str, crew: Iterable[Worker], draining: Collection[Cohort], now: int
 ) -> QueueState:
     """A queue with those who are registered for it."""

@@ -7,7 +7,7 @@ the order of their turn.
 """
 
 from perdure.core.intake.definition import Flow
-from perdure.core.intake.gates import Gate, Slots, State, scope_of
+from perdure.core.intake.flow_state import Gate, Slots, State, scope_of
 
 
 def concurrency_gate(flow: Flow, data: object) -> Gate | None:

@@ -36,16 +36,16 @@ def write_cursor(cursor: Cursor) -> str:
 def read_cursor(text: str, *, sort: Sort, direction: Direction) -> Cursor:
     """Where a listing goes on. Raises ValueError for a text that is none, or of another order."""
     if len(text) > limits.CURSOR_LENGTH_MAX:
-        raise ValueError("cursor is not one of ours")
+        raise ValueError("cursor was not issued by this server")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         cursor = _decoder.decode(raw)
     except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise ValueError("cursor is not one of ours") from None
+        raise ValueError("cursor was not issued by this server") from None
     if (cursor.sort, cursor.direction) != (sort, direction):
-        raise ValueError("cursor belongs to another sort")
+        raise ValueError("cursor belongs to a list with another sort order")
     if cursor.value is not None and isinstance(cursor.value, int) != _is_number(sort):
-        raise ValueError("cursor is not one of ours")
+        raise ValueError("cursor was not issued by this server")
     return cursor
 
 

@@ -319,10 +319,12 @@ def _pruned(value: object, paths: Collection[Path]) -> Any:
     """The value without the members that no path leads to."""
     if not isinstance(value, dict) or () in paths:
         return value
-    tails: dict[str, list[Path]] = {}
+    stream_readers: dict[str, list[Path]] = {}
     for head, *tail in paths:
-        tails.setdefault(head, []).append(tuple(tail))
-    return {head: _pruned(value[head], rest) for head, rest in tails.items() if head in value}
+        stream_readers.setdefault(head, []).append(tuple(tail))
+    return {
+        head: _pruned(value[head], rest) for head, rest in stream_readers.items() if head in value
+    }
 
 
 def _fitting(value: object) -> object:

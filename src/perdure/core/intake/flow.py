@@ -33,16 +33,16 @@ from msgspec import Struct
 
 from perdure.core import limits
 from perdure.core.intake.definition import Flow, RateLimit
-from perdure.core.intake.gates import (
+from perdure.core.intake.flow_state import (
     Arrival,
     Buffer,
     Gate,
-    Holder,
     Pace,
     RateLog,
     Seen,
     State,
     States,
+    StickyWorker,
     buffer_gates,
     gates_of,
 )
@@ -107,7 +107,7 @@ def admit(
         spent[gate] = counted
     if flow.singleton is not None and flow.singleton.mode == "skip":
         held = states.get(gates["singleton"])
-        if isinstance(held, Holder):
+        if isinstance(held, StickyWorker):
             return Admission(outcome="skipped")
     if flow.debounce is not None or flow.batch is not None:
         gate = gates["batch" if flow.batch is not None else "debounce"]
@@ -131,7 +131,7 @@ def flush(
 
 def release(state: State | None, run_id: str) -> State | None:
     """A singleton after the end of a run: free, unless another run has it by now."""
-    return None if isinstance(state, Holder) and state.run_id == run_id else state
+    return None if isinstance(state, StickyWorker) and state.run_id == run_id else state
 
 
 # Runs ---------------------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ def _made(
     if flow.singleton is not None:
         singleton = known["singleton"]
         held = states.get(singleton)
-        if isinstance(held, Holder):
+        if isinstance(held, StickyWorker):
             if flow.singleton.mode == "skip":
                 return Admission(outcome="skipped", shed=len(arrivals))
             cancels = held.run_id
-        changes[singleton] = Holder(run_id)
+        changes[singleton] = StickyWorker(run_id)
     not_before = now
     if flow.throttle is not None:
         gate = known["throttle"]
@@ -276,10 +276,10 @@ def _counted(state: State | None, policy: RateLimit, now: int) -> RateLog | None
     if sum(count for _, count in entries) >= policy.limit:
         return None
     grain = max(1, window // limits.RATE_LOG_ENTRIES_MAX)
-    moment = now if policy.limit <= limits.RATE_LOG_ENTRIES_MAX else -(-now // grain) * grain
-    if entries and entries[-1][0] >= moment:
-        moment, count = entries[-1]
-        entries = (*entries[:-1], (moment, count + 1))
+    when = now if policy.limit <= limits.RATE_LOG_ENTRIES_MAX else -(-now // grain) * grain
+    if entries and entries[-1][0] >= when:
+        when, count = entries[-1]
+        entries = (*entries[:-1], (when, count + 1))
     else:
-        entries = (*entries, (moment, 1))
-    return RateLog(entries, moment + window)
+        entries = (*entries, (when, 1))
+    return RateLog(entries, when + window)

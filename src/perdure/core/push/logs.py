@@ -7,8 +7,8 @@ import msgspec
 
 from perdure.core.limits import STEPS_PER_RUN_MAX
 from perdure.core.push.command import LogLine
+from perdure.core.run.context import Context
 from perdure.core.run.history import Raw, encode, record
-from perdure.core.run.moment import Moment
 from perdure.core.run.state import Run
 
 REDACTED = "[REDACTED]"
@@ -34,7 +34,7 @@ _SENSITIVE = (
 
 
 def record_logs(
-    run: Run, moment: Moment, lines: Sequence[LogLine], attempt_of: Callable[[LogLine], int]
+    run: Run, ctx: Context, lines: Sequence[LogLine], attempt_of: Callable[[LogLine], int]
 ) -> None:
     """Keep the lines that were not kept before.
 
@@ -53,7 +53,7 @@ def record_logs(
         push.logged[line.scope] = (attempt, line.index + 1)
         record(
             run,
-            moment,
+            ctx,
             "LogRecorded",
             {
                 "level": line.level,
@@ -65,10 +65,10 @@ def record_logs(
         )
 
 
-def engine_log(run: Run, moment: Moment, scope: str, attempt: int, message: str) -> None:
+def engine_log(run: Run, ctx: Context, scope: str, attempt: int, message: str) -> None:
     """Keep a warning of ours among the lines of a scope."""
     line = {"level": "warn", "message": message, "scope": scope, "attempt": attempt}
-    record(run, moment, "LogRecorded", {**line, "fields": None})
+    record(run, ctx, "LogRecorded", {**line, "fields": None})
 
 
 def redact(fields: bytes) -> bytes:

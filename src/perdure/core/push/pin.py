@@ -11,7 +11,7 @@ from perdure.core.run.lease import TaskState
 from perdure.core.run.state import Run
 
 
-def look_at_pin(run: Run, now: int) -> None:
+def check_pin(run: Run, now: int) -> None:
     """Have a pinned run that has changed looked at later, if its pass waits by then."""
     push = run.push
     assert push is not None

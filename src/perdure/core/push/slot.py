@@ -5,9 +5,9 @@ Looked at whenever a run has changed, so that no other rule has to know of it.
 
 from perdure.core.limits import SLOT_RELOOK
 from perdure.core.push.effect import LeavesSlot, WantsSlot
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.lease import TaskState
-from perdure.core.run.moment import Moment
 from perdure.core.run.state import WORKFLOW_TASK, Run
 from perdure.core.run.task import withdraw
 
@@ -25,7 +25,7 @@ def lacks_slot(run: Run) -> bool:
     return run.push is not None and run.push.slot is not None and not run.push.has_slot
 
 
-def look_at_slot(run: Run, moment: Moment) -> WantsSlot | LeavesSlot | None:
+def check_slot(run: Run, ctx: Context) -> WantsSlot | LeavesSlot | None:
     """What a run that has changed means for its slot. A pass that may not run yet is held back."""
     push, task = run.push, run.task
     if push is None or push.slot is None:
@@ -35,17 +35,17 @@ def look_at_slot(run: Run, moment: Moment) -> WantsSlot | LeavesSlot | None:
     assert task is not None
     if push.has_slot or task.state is not TaskState.READY:
         return None
-    return WantsSlot(run, hold_back(run, moment))
+    return WantsSlot(run, hold_back(run, ctx))
 
 
-def hold_back(run: Run, moment: Moment) -> int:
+def hold_back(run: Run, ctx: Context) -> int:
     """Keep a ready pass from runners; returns since when it is wanted."""
     task = run.task
     assert task is not None
     since = max(0, task.available_at)
     task.state = TaskState.DELAYED
     # It is let in by somebody who leaves; its own clock is there in case that nobody does.
-    task.available_at = moment.now + SLOT_RELOOK
+    task.available_at = ctx.now + SLOT_RELOOK
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.available_at)
     return since

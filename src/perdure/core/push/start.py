@@ -8,8 +8,8 @@ from msgspec import Struct, field
 from perdure.core import instant
 from perdure.core.intake.expression import Event
 from perdure.core.push.effect import Joined, Pinned
+from perdure.core.run.context import Context
 from perdure.core.run.history import Raw, encode, raw, record
-from perdure.core.run.moment import Moment
 from perdure.core.run.push import EvalCase, Meters, Push, SpendCap, StepRetry
 from perdure.core.run.start import delay_start
 from perdure.core.run.state import Dialect, Parent, Run
@@ -75,9 +75,9 @@ class _Head(Struct):
 _head_decoder = msgspec.json.Decoder(_Head)
 
 
-def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None) -> Run:
+def start_push_run(request: PushStart, ctx: Context, run_id: str | None = None) -> Run:
     """A new run, ready for its first pass."""
-    run_id = run_id or moment.ids.ulid()
+    run_id = run_id or ctx.ids.ulid()
     run = Run(
         run_id=run_id,
         namespace=request.namespace,
@@ -86,7 +86,7 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
         workflow_type=request.workflow,
         queue=request.app,
         run_number=1,
-        started_at=moment.now,
+        started_at=ctx.now,
         dialect=Dialect.PUSH,
         parent=request.parent,
         arguments=request.arguments,
@@ -112,16 +112,16 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
             pass_timeout=request.pass_timeout,
             meters=request.meters,
             case=request.case,
-            trace_id=moment.ids.hex(32),
-            span_id=moment.ids.hex(16),
+            trace_id=ctx.ids.hex(32),
+            span_id=ctx.ids.hex(16),
         ),
     )
     run.unsaved.created = True
-    record(run, moment, "WorkflowStarted", _started(run, request, moment))
-    request_task(run, moment)
+    record(run, ctx, "WorkflowStarted", _started(run, request, ctx))
+    request_task(run, ctx)
     assert run.task is not None
     run.task.available_at -= request.shift
-    delay_start(run, moment, request.delay)
+    delay_start(run, ctx, request.delay)
     if request.pin:
         run.unsaved.effects.append(Pinned(run))
     if request.session:
@@ -129,13 +129,13 @@ def start_push_run(request: PushStart, moment: Moment, run_id: str | None = None
     return run
 
 
-def _started(run: Run, request: PushStart, moment: Moment) -> dict[str, Any]:
+def _started(run: Run, request: PushStart, ctx: Context) -> dict[str, Any]:
     parent = request.parent
     return {
         "workflow_type": run.workflow_type,
         "workflow_instance_id": run.workflow_id,
         "workflow_run_id": run.run_id,
-        "timestamp": instant.text(moment.now),
+        "timestamp": instant.text(ctx.now),
         "payload_codec": run.codec,
         "input": Raw(run.arguments),
         "dialect": run.dialect.value,

@@ -12,10 +12,10 @@ from perdure.core.push.command import ReportStep, StepError
 from perdure.core.push.effect import ApprovalMoved, Broken, Listened, Offloaded, ResultsGrew
 from perdure.core.push.logs import engine_log
 from perdure.core.push.result import is_stored_apart, member_of, recorded, reference_of
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.history import Raw, encode, raw, record
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import Push, StepRetry
 from perdure.core.run.state import Run
@@ -43,11 +43,11 @@ def find_step(run: Run, step_id: str) -> PushStep | None:
     return step
 
 
-def new_step(run: Run, moment: Moment, step_id: str, name: str, kind: str) -> PushStep:
+def new_step(run: Run, ctx: Context, step_id: str, name: str, kind: str) -> PushStep:
     """A step that was not known before, at the next place."""
     push = push_of(run)
     step = PushStep(
-        sequence=run.next_sequence, step_id=step_id, name=name, kind=kind, opened_at=moment.now
+        sequence=run.next_sequence, step_id=step_id, name=name, kind=kind, opened_at=ctx.now
     )
     find_step(run, step_id)
     run.next_sequence += 1
@@ -59,11 +59,11 @@ def new_step(run: Run, moment: Moment, step_id: str, name: str, kind: str) -> Pu
     return step
 
 
-def await_step(run: Run, moment: Moment, step: PushStep, details: dict[str, Any]) -> None:
+def await_step(run: Run, ctx: Context, step: PushStep, details: dict[str, Any]) -> None:
     """The engine waits for something on behalf of a step, at most until it is due."""
     record(
         run,
-        moment,
+        ctx,
         "StepOpened",
         {**identity(step), "fire_at": instant.text_or_none(step.fire_at), **details},
     )
@@ -72,7 +72,7 @@ def await_step(run: Run, moment: Moment, step: PushStep, details: dict[str, Any]
 
 def finish_step(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     step: PushStep,
     member: bytes,
     details: dict[str, Any],
@@ -80,39 +80,39 @@ def finish_step(
     stored: Reference | None = None,
 ) -> None:
     """A step has its result, which every later pass is told. `member` is `"data":…` or so."""
-    keep_result(run, moment, step, member, stored)
+    keep_result(run, ctx, step, member, stored)
     run.unsaved.operations.add(step.sequence)
-    record(run, moment, "StepCompleted", {**identity(step), "attempt": step.attempt, **details})
+    record(run, ctx, "StepCompleted", {**identity(step), "attempt": step.attempt, **details})
     _stop_listening(run, step)
-    become_fresh(run, moment)
+    request_pass(run, ctx)
 
 
 def complete_step(
-    run: Run, moment: Moment, step: PushStep, data: bytes, details: dict[str, Any] | None = None
+    run: Run, ctx: Context, step: PushStep, data: bytes, details: dict[str, Any] | None = None
 ) -> None:
     """Finish a step with a value. A large one is stored apart from the run."""
     if is_stored_apart(push_of(run), data):
         reference = reference_of(run, data)
         run.unsaved.effects.append(Offloaded(run, reference, data))
-        refer_step(run, moment, step, reference, details)
+        refer_step(run, ctx, step, reference, details)
         return
-    finish_step(run, moment, step, b'"data":' + data, {"output": Raw(data), **(details or {})})
+    finish_step(run, ctx, step, b'"data":' + data, {"output": Raw(data), **(details or {})})
 
 
 def refer_step(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     step: PushStep,
     reference: Reference,
     details: dict[str, Any] | None = None,
 ) -> None:
     """Finish a step with a value that is stored apart from the run."""
     told = {"output_ref": recorded(reference), **(details or {})}
-    finish_step(run, moment, step, member_of(reference), told, stored=reference)
+    finish_step(run, ctx, step, member_of(reference), told, stored=reference)
 
 
 def keep_result(
-    run: Run, moment: Moment, step: PushStep, member: bytes, stored: Reference | None
+    run: Run, ctx: Context, step: PushStep, member: bytes, stored: Reference | None
 ) -> None:
     """Give a step its memo, and count what all results of the run come to."""
     push = push_of(run)
@@ -122,23 +122,23 @@ def keep_result(
     push.memo_bytes += len(step.entry)
     before = push.result_bytes
     push.result_bytes += len(member.partition(b":")[2]) if stored is None else stored.size_bytes
-    most = moment.bounds.step_results_bytes_max
+    most = ctx.bounds.step_results_bytes_max
     if push.result_bytes <= most:
-        warned_from = moment.bounds.warns_from(most)
+        warned_from = ctx.bounds.warns_from(most)
         if not before < warned_from <= push.result_bytes:
             return
         told = f"step results come to {push.result_bytes} of {most} bytes; with more the run fails"
-        engine_log(run, moment, step.name, step.attempt, told)
+        engine_log(run, ctx, step.name, step.attempt, told)
     run.unsaved.effects.append(ResultsGrew(run, push.result_bytes, most))
 
 
-def spoil_step(run: Run, moment: Moment, step: PushStep, error: StepError) -> None:
+def fail_step(run: Run, ctx: Context, step: PushStep, error: StepError) -> None:
     """Finish a step with an error that the code may catch."""
-    finish_step(run, moment, step, b'"error":' + error.told, {"error": Raw(error.told)})
+    finish_step(run, ctx, step, b'"error":' + error.told, {"error": Raw(error.told)})
 
 
-def fail_try(
-    run: Run, moment: Moment, step: PushStep, command: ReportStep, started_at: int
+def fail_attempt(
+    run: Run, ctx: Context, step: PushStep, command: ReportStep, started_at: int
 ) -> StepError | None:
     """A try of a step failed. Returns the error if it was the last one."""
     push, error = push_of(run), command.error
@@ -155,14 +155,14 @@ def fail_try(
     }
     if not command.is_retriable or step.attempt >= policy.attempts_max:
         step.state, step.fire_at = StepState.FINISHED, None
-        record(run, moment, "StepFailed", {**details, "will_retry": False})
+        record(run, ctx, "StepFailed", {**details, "will_retry": False})
         run.unsaved.effects.append(Broken(run, step, error))
         return error
     wait = command.retry_after
     delay = retry_delay(policy, step.attempt) if wait is None else wait
-    step.state, step.fire_at = StepState.BACKOFF, moment.now + delay
+    step.state, step.fire_at = StepState.BACKOFF, ctx.now + delay
     next_at = instant.text(step.fire_at)
-    record(run, moment, "StepFailed", {**details, "will_retry": True, "next_attempt_at": next_at})
+    record(run, ctx, "StepFailed", {**details, "will_retry": True, "next_attempt_at": next_at})
     arm(run, step.fire_at)
     return None
 
@@ -177,7 +177,7 @@ def retry_delay(policy: StepRetry, attempt: int) -> int:
     return delay if policy.max_delay is None else min(delay, policy.max_delay)
 
 
-def let_steps_go(run: Run, moment: Moment) -> None:
+def cancel_open_steps(run: Run, ctx: Context) -> None:
     """The run closes: what its steps still wait for is waited for no more."""
     for _, step in sorted(run.operations.items()):
         if not isinstance(step, PushStep) or not step.is_open:
@@ -189,7 +189,7 @@ def let_steps_go(run: Run, moment: Moment) -> None:
             dropped = ApprovalMoved(run, step.approval.approval_id, "cancelled")
             run.unsaved.effects.append(dropped)
         _stop_listening(run, step)
-        record(run, moment, "StepCancelled", {**identity(step), "attempt": step.attempt})
+        record(run, ctx, "StepCancelled", {**identity(step), "attempt": step.attempt})
 
 
 def _stop_listening(run: Run, step: PushStep) -> None:
@@ -198,7 +198,7 @@ def _stop_listening(run: Run, step: PushStep) -> None:
         run.unsaved.effects.append(ended)
 
 
-def become_fresh(run: Run, moment: Moment) -> None:
+def request_pass(run: Run, ctx: Context) -> None:
     """A step is ready that the last pass did not know of: the run is to go on."""
     push = push_of(run)
     push.is_fresh = True
@@ -206,7 +206,7 @@ def become_fresh(run: Run, moment: Moment) -> None:
         return
     if run.status is not RunStatus.PENDING:
         run.status = RunStatus.RUNNING
-    request_task(run, moment)
+    request_task(run, ctx)
 
 
 def is_held_back(run: Run) -> bool:

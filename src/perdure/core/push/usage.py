@@ -6,7 +6,7 @@ prices: a cost is what a runner or a provider said it was, and may be missing.
 
 from msgspec import Struct
 
-from perdure.core.run.moment import Moment
+from perdure.core.run.context import Context
 from perdure.core.run.push import Push, Spent
 from perdure.core.run.state import Run
 
@@ -52,7 +52,7 @@ def add_cost(first: int | None, second: int | None) -> int | None:
     return min(first + second, SUM_MAX)
 
 
-def meter(run: Run, moment: Moment, usage: Usage) -> None:
+def meter(run: Run, ctx: Context, usage: Usage) -> None:
     """Charge a run with a model call."""
     push = run.push
     assert push is not None
@@ -62,7 +62,7 @@ def meter(run: Run, moment: Moment, usage: Usage) -> None:
         tokens=min(spent.tokens + usage.tokens, SUM_MAX),
         cost=add_cost(spent.cost, usage.cost),
     )
-    run.unsaved.effects.append(Metered(run, usage, moment.now, is_first=not spent.calls))
+    run.unsaved.effects.append(Metered(run, usage, ctx.now, is_first=not spent.calls))
 
 
 def exhausted_cap(push: Push) -> str | None:

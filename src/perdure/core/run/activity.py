@@ -21,18 +21,18 @@ from perdure.core.rejection import (
     TaskNotFound,
 )
 from perdure.core.run.cancellation import find_stopped
-from perdure.core.run.closing import stop_details, stop_reason, was_stopped
 from perdure.core.run.command import CompleteRun, FailRun
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import encode, held, raw
-from perdure.core.run.host import complete_host, fail_host
 from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity, LocalActivity, RetryPolicy
-from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import note, resolve, settle
+from perdure.core.run.standalone_host import complete_host, fail_host
 from perdure.core.run.state import Run
+from perdure.core.run.state_parts import Cancellation
 from perdure.core.run.status import CLOSED, RunStatus
+from perdure.core.run.stop_details import stop_details, stop_reason, was_stopped
 from perdure.core.run.task import withdraw
 
 CANCELLATION_REQUESTED = "cancellation_requested"
@@ -78,7 +78,7 @@ class Standing(NamedTuple):
 
 def lease_activity(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     activity: Activity,
     *,
     owner: str,
@@ -87,14 +87,14 @@ def lease_activity(
 ) -> None:
     """Grant the next attempt to a worker. Attempts count leases: a vanished worker used one."""
     assert activity.state is READY, "only a ready activity can be leased"
-    now = moment.now
+    now = ctx.now
     activity.state = LEASED
     activity.attempt += 1
     activity.heartbeat_at = activity.heartbeat_noted_at = None
     activity.heartbeat_count = 0
     activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout), poll_id)
     withdraw(run, activity.sequence)
-    note(run, moment, activity, "ActivityStarted", _attempt(activity))
+    note(run, ctx, activity, "ActivityStarted", _attempt(activity))
     arm(run, operation_due(activity))
 
 
@@ -117,12 +117,12 @@ def cancelled_members(activity: Activity, cancellation: Cancellation, now: int) 
     }
 
 
-def end_cancelled(run: Run, moment: Moment, activity: Activity, cancellation: Cancellation) -> None:
+def end_cancelled(run: Run, ctx: Context, activity: Activity, cancellation: Cancellation) -> None:
     """An activity that was asked to stop has stopped, or nobody is left who could say so."""
     activity.lease = None
-    members = cancelled_members(activity, cancellation, moment.now)
+    members = cancelled_members(activity, cancellation, ctx.now)
     resolve(run, activity, held("ActivityCancelled", members, activity, failed=True))
-    settle(run, moment)
+    settle(run, ctx)
 
 
 def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
@@ -161,7 +161,7 @@ def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> 
     return activity
 
 
-def complete_activity(run: Run, moment: Moment, activity: Activity, result: bytes | None) -> None:
+def complete_activity(run: Run, ctx: Context, activity: Activity, result: bytes | None) -> None:
     """The attempt succeeded: the operation has its result."""
     activity.lease = None
     members = _attempt(activity)
@@ -169,18 +169,18 @@ def complete_activity(run: Run, moment: Moment, activity: Activity, result: byte
     members.payload_codec = "avro"
     outcome = held("ActivityCompleted", members, activity)
     if run.hosted is not None:
-        complete_host(run, moment, outcome, CompleteRun(result=result))
+        complete_host(run, ctx, outcome, CompleteRun(result=result))
         return
     resolve(run, activity, outcome)
-    settle(run, moment)
+    settle(run, ctx)
 
 
-def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reported) -> bool:
+def fail_activity(run: Run, ctx: Context, activity: Activity, failure: Reported) -> bool:
     """The attempt failed. Returns whether another one follows."""
     retryable = not (failure.non_retryable or failure.cancelled or activity.cancel_requested)
-    if retryable and may_retry(run, moment, activity, failure):
-        _schedule_retry(run, moment, activity, failure)
-        settle(run, moment)
+    if retryable and may_retry(run, ctx, activity, failure):
+        _schedule_retry(run, ctx, activity, failure)
+        settle(run, ctx)
         return True
     activity.lease = None
     kind = failure.timeout_kind
@@ -189,7 +189,7 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
         {
             **_identity(activity),
             "attempt_number": activity.attempt or None,
-            "failure_id": moment.ids.ulid(),
+            "failure_id": ctx.ids.ulid(),
             "failure_category": failure.category,
             "timeout_kind": kind,
             "message": failure.message,
@@ -211,10 +211,10 @@ def fail_activity(run: Run, moment: Moment, activity: Activity, failure: Reporte
             exception=encode(_exception(failure)),
             non_retryable=failure.non_retryable,
         )
-        fail_host(run, moment, outcome, ending, category=failure.category)
+        fail_host(run, ctx, outcome, ending, category=failure.category)
         return False
     resolve(run, activity, outcome)
-    settle(run, moment)
+    settle(run, ctx)
     return False
 
 
@@ -241,7 +241,7 @@ def limit_members(reached: Reached | None) -> dict[str, Any]:
     }
 
 
-def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -> None:
+def time_out_activity(run: Run, ctx: Context, activity: Activity, kind: str) -> None:
     """A deadline of the activity passed. Schedule-to-close ends it whatever its policy says."""
     if activity.state is READY:
         withdraw(run, activity.sequence)
@@ -256,27 +256,27 @@ def time_out_activity(run: Run, moment: Moment, activity: Activity, kind: str) -
     )
     if kind == "schedule_to_close":
         failure = failure._replace(non_retryable=True)
-    fail_activity(run, moment, activity, failure)
+    fail_activity(run, ctx, activity, failure)
 
 
-def redeliver_activity(run: Run, moment: Moment, activity: Activity) -> None:
+def redeliver_activity(run: Run, ctx: Context, activity: Activity) -> None:
     """The lease ended without a word: the worker is gone, the work is not."""
     if activity.cancel_requested and run.cancellation is not None:
-        end_cancelled(run, moment, activity, run.cancellation)
+        end_cancelled(run, ctx, activity, run.cancellation)
         return
     activity.lease = None
-    _make_available(run, activity, moment.now, moment.now)
+    _make_available(run, activity, ctx.now, ctx.now)
 
 
-def return_activity(run: Run, moment: Moment, activity: Activity) -> None:
+def return_activity(run: Run, ctx: Context, activity: Activity) -> None:
     """No worker ever saw the lease: the attempt has not begun, and uses up no policy."""
     activity.attempt -= 1
     activity.undelivered += 1
-    redeliver_activity(run, moment, activity)
+    redeliver_activity(run, ctx, activity)
 
 
 def heartbeat_activity(
-    run: Run, moment: Moment, activity: Activity, *, timeout: int, progress: bytes | None
+    run: Run, ctx: Context, activity: Activity, *, timeout: int, progress: bytes | None
 ) -> None:
     """Take a sign of life and extend the lease.
 
@@ -284,36 +284,36 @@ def heartbeat_activity(
     reports each of a million rows must not outgrow its run.
     """
     assert activity.lease is not None
-    activity.heartbeat_at = moment.now
-    renew_activity(run, moment, activity, timeout=timeout)
+    activity.heartbeat_at = ctx.now
+    renew_activity(run, ctx, activity, timeout=timeout)
     activity.heartbeat_count += 1
     noted_at = activity.heartbeat_noted_at or 0
     if (
         activity.heartbeat_count > HEARTBEAT_NOTES_MIN
-        and moment.now - noted_at < HEARTBEAT_NOTE_INTERVAL
+        and ctx.now - noted_at < HEARTBEAT_NOTE_INTERVAL
     ):
         return
-    activity.heartbeat_noted_at = moment.now
+    activity.heartbeat_noted_at = ctx.now
     note(
         run,
-        moment,
+        ctx,
         activity,
         "ActivityHeartbeatRecorded",
         {
             **_identity(activity),
             "attempt_number": activity.attempt,
-            "heartbeat_at": instant.text(moment.now),
+            "heartbeat_at": instant.text(ctx.now),
             "lease_expires_at": instant.text(activity.lease.expires_at),
             "progress": raw(progress),
         },
     )
 
 
-def renew_activity(run: Run, moment: Moment, activity: Activity, *, timeout: int) -> None:
+def renew_activity(run: Run, ctx: Context, activity: Activity, *, timeout: int) -> None:
     """Extend the lease; never shorten it."""
     lease = activity.lease
     assert lease is not None
-    lease.expires_at = max(lease.expires_at, moment.now + lease_timeout(activity, timeout))
+    lease.expires_at = max(lease.expires_at, ctx.now + lease_timeout(activity, timeout))
     run.unsaved.operations.add(activity.sequence)
     arm(run, operation_due(activity))
 
@@ -337,13 +337,13 @@ def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standin
 
 
 def may_retry(
-    run: Run, moment: Moment, activity: Activity | LocalActivity, failure: Reported
+    run: Run, ctx: Context, activity: Activity | LocalActivity, failure: Reported
 ) -> bool:
     """Whether another attempt follows one that failed."""
     policy = activity.retry
     if policy is None:
         return False
-    if run.hosted is not None and run.history_count >= moment.bounds.history_events_max:
+    if run.hosted is not None and run.history_count >= ctx.bounds.history_events_max:
         # No code is there that could continue as new.
         return False
     if policy.attempts_max is not None and max(activity.attempt, 1) >= policy.attempts_max:
@@ -354,7 +354,7 @@ def may_retry(
     limit = activity.timeouts.schedule_to_close
     if limit is None:
         return True
-    return moment.now + backoff(policy, activity.attempt) < activity.scheduled_at + limit * SECOND
+    return ctx.now + backoff(policy, activity.attempt) < activity.scheduled_at + limit * SECOND
 
 
 def backoff(policy: RetryPolicy, attempt: int) -> int:
@@ -363,16 +363,16 @@ def backoff(policy: RetryPolicy, attempt: int) -> int:
     return delays[min(max(attempt, 1), len(delays)) - 1] * SECOND if delays else 0
 
 
-def _schedule_retry(run: Run, moment: Moment, activity: Activity, failure: Reported) -> None:
+def _schedule_retry(run: Run, ctx: Context, activity: Activity, failure: Reported) -> None:
     policy = activity.retry
     assert policy is not None
     delay = backoff(policy, activity.attempt)
     activity.lease = None
     activity.last_failure = failure.message[:500]
-    available_at = moment.now + delay
+    available_at = ctx.now + delay
     note(
         run,
-        moment,
+        ctx,
         activity,
         "ActivityRetryScheduled",
         {
@@ -390,7 +390,7 @@ def _schedule_retry(run: Run, moment: Moment, activity: Activity, failure: Repor
             "code": failure.code,
         },
     )
-    _make_available(run, activity, moment.now, available_at)
+    _make_available(run, activity, ctx.now, available_at)
 
 
 def _make_available(run: Run, activity: Activity, now: int, available_at: int) -> None:

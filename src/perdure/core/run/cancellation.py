@@ -10,12 +10,16 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.limits import SECOND
+from perdure.core.run.condition_reopen import (
+    open_condition,
+    reopen_with_new_sequence,
+    tell_superseded,
+)
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, encode, record
-from perdure.core.run.moment import Moment
-from perdure.core.run.outside import Cancellation, Stopped
-from perdure.core.run.reopening import open_condition, open_elsewhere, tell_superseded
 from perdure.core.run.state import Run
+from perdure.core.run.state_parts import Cancellation, Stopped
 from perdure.core.run.task import hasten_task
 
 SCHEMA = "durable-workflow.cancellation-context/v1"
@@ -25,7 +29,7 @@ PARENT_CLOSE = "parent_close"
 
 def ask_to_cancel(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     reason: str | None,
     timeout_seconds: int,
@@ -33,8 +37,8 @@ def ask_to_cancel(
 ) -> Cancellation:
     """A request that begins here. It waits for its turn; see `settle`."""
     assert run.cancellation is None
-    request_id = moment.ids.ulid()
-    deadline_at = moment.now + timeout_seconds * SECOND
+    request_id = ctx.ids.ulid()
+    deadline_at = ctx.now + timeout_seconds * SECOND
     origin = _entry(request_id, run)
     context = {
         "root_request_id": request_id,
@@ -44,23 +48,23 @@ def ask_to_cancel(
         "reason": reason,
         "requester": {"type": source},
         "source": source,
-        "requested_at": instant.text(moment.now),
+        "requested_at": instant.text(ctx.now),
         "cleanup_deadline_at": instant.text(deadline_at),
         "lineage": [origin],
     }
-    return _put(run, moment, request_id, context, requested_at=moment.now, deadline_at=deadline_at)
+    return _put(run, ctx, request_id, context, requested_at=ctx.now, deadline_at=deadline_at)
 
 
-def pass_on(run: Run, moment: Moment, origin: Cancellation) -> Cancellation:
+def pass_on(run: Run, ctx: Context, origin: Cancellation) -> Cancellation:
     """The request that reaches a child: its own id, the time and the budget of the first one."""
     assert run.cancellation is None
-    request_id = moment.ids.ulid()
+    request_id = ctx.ids.ulid()
     context = msgspec.json.decode(origin.context)
     context["parent_request_id"] = origin.request_id
     context["lineage"].append(_entry(request_id, run))
     return _put(
         run,
-        moment,
+        ctx,
         request_id,
         context,
         requested_at=origin.requested_at,
@@ -68,7 +72,7 @@ def pass_on(run: Run, moment: Moment, origin: Cancellation) -> Cancellation:
     )
 
 
-def carry_over(run: Run, moment: Moment, successor: Run) -> None:
+def carry_over(run: Run, ctx: Context, successor: Run) -> None:
     """A request that this run has not delivered is meant for whoever goes on."""
     origin = run.cancellation
     if origin is None or origin.delivered is not None:
@@ -79,7 +83,7 @@ def carry_over(run: Run, moment: Moment, successor: Run) -> None:
         context["root_workflow_run_id"] = successor.run_id
     _put(
         successor,
-        moment,
+        ctx,
         origin.request_id,
         context,
         requested_at=origin.requested_at,
@@ -87,12 +91,12 @@ def carry_over(run: Run, moment: Moment, successor: Run) -> None:
     )
 
 
-def record_request(run: Run, moment: Moment) -> None:
+def record_request(run: Run, ctx: Context) -> None:
     """History learns of the request. What is open now may be cancelled, what has ended stands."""
     cancellation = run.cancellation
     assert cancellation is not None
     assert cancellation.event_id is None
-    _tell_superseded_waits(run, moment)
+    _tell_superseded_waits(run, ctx)
     cancellation.open_calls = sorted(run.operations)
     cancellation.first_later_call = run.next_sequence
     cancellation.decided_groups = sorted(
@@ -100,7 +104,7 @@ def record_request(run: Run, moment: Moment) -> None:
     )
     cancellation.event_id = record(
         run,
-        moment,
+        ctx,
         "CooperativeCancellationRequested",
         {
             "workflow_command_id": cancellation.request_id,
@@ -114,7 +118,7 @@ def record_request(run: Run, moment: Moment) -> None:
     )
 
 
-def _tell_superseded_waits(run: Run, moment: Moment) -> None:
+def _tell_superseded_waits(run: Run, ctx: Context) -> None:
     """The worker shall not be cancelled at an opening that its code has left.
 
     Of openings under one number it would pass over the first alone, so the last one gets another.
@@ -122,12 +126,12 @@ def _tell_superseded_waits(run: Run, moment: Moment) -> None:
     wait = open_condition(run)
     if run.reopened_from is None or wait is None:
         return
-    tell_superseded(run, moment, wait.sequence if run.repeats else wait.sequence - 1)
+    tell_superseded(run, ctx, wait.sequence if run.repeats else wait.sequence - 1)
     if run.repeats:
-        open_elsewhere(run, moment, wait)
+        reopen_with_new_sequence(run, ctx, wait)
 
 
-def let_request_in(run: Run, moment: Moment) -> None:
+def let_request_in(run: Run, ctx: Context) -> None:
     """The turn of the request has come: history tells of it, and a worker is asked to look."""
     cancellation = run.cancellation
     if cancellation is None or cancellation.event_id is not None:
@@ -135,10 +139,10 @@ def let_request_in(run: Run, moment: Moment) -> None:
     if run.plain_input is not None:
         # The start may still be rewritten for its first worker; until then it is all there is.
         return
-    record_request(run, moment)
+    record_request(run, ctx)
     hasten_task(
         run,
-        moment,
+        ctx,
         {
             "workflow_wait_kind": "cancellation",
             "open_wait_id": f"cancellation:{cancellation.request_id}",
@@ -164,7 +168,7 @@ def find_stopped(run: Run, attempt_id: str) -> Stopped | None:
 
 def _put(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     request_id: str,
     context: dict[str, Any],
     *,

@@ -6,7 +6,7 @@ from msgspec import Struct, structs
 
 from perdure.core import instant
 from perdure.core.fleet.routing import plain_of_name
-from perdure.core.fleet.staffing import AwaitedTask, Staffing
+from perdure.core.fleet.worker_availability import AwaitedTask, WorkerAvailability
 from perdure.core.run.lease import TaskState
 from perdure.core.run.operation import (
     Activity,
@@ -21,9 +21,9 @@ from perdure.core.run.operation import (
     StepState,
     Timer,
 )
-from perdure.core.run.outside import Cancellation
 from perdure.core.run.push import ApprovalWait
 from perdure.core.run.state import Run, TaskKind, WorkflowTask
+from perdure.core.run.state_parts import Cancellation
 from perdure.core.run.status import RunStatus
 from perdure.core.run.task import activity_place, task_name
 
@@ -44,12 +44,12 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     update_id: str | None = None
     request_id: str | None = None
     approval_id: str | None = None
-    staffing: Staffing | None = None
+    availability: WorkerAvailability | None = None
     """What keeps workers from a task that is ready, if it is known and somebody is missing."""
 
 
 def next_cause(
-    run: Run, staffing: Staffing | None = None, damage: str | None = None
+    run: Run, availability: WorkerAvailability | None = None, damage: str | None = None
 ) -> Cause | None:
     """Exactly one cause for an open run, none for a closed one.
 
@@ -62,8 +62,8 @@ def next_cause(
         text = f"the run is damaged on disk and stands still: {damage}; restore it from a backup"
         return Cause(kind="history_damaged", text=text)
     cause = _next_cause(run)
-    if staffing is not None and staffing is not Staffing.PRESENT:
-        cause = _missing(cause, run, staffing)
+    if availability is not None and availability is not WorkerAvailability.PRESENT:
+        cause = _missing(cause, run, availability)
     return cause if run.cancellation is None else _until_closed(cause, run.cancellation)
 
 
@@ -82,17 +82,19 @@ def awaited_task(run: Run) -> AwaitedTask | None:
     return AwaitedTask(kind, run.namespace, queue, type_name, name, run.build_id)
 
 
-def _missing(cause: Cause, run: Run, staffing: Staffing) -> Cause:
+def _missing(cause: Cause, run: Run, availability: WorkerAvailability) -> Cause:
     """Why nobody can have taken the task."""
     told = {
-        Staffing.NOBODY: "none is registered for it",
-        Staffing.SILENT: "none that is registered for it was heard of lately",
-        Staffing.OTHER_BUILD: f"none that lives is of build {run.build_id}",
-        Staffing.UNABLE: "none that lives has the capabilities that it needs",
-        Staffing.DRAINING: "all that could are draining",
-        Staffing.THROTTLED: "no more may be leased from the queue now",
+        WorkerAvailability.NOBODY: "none is registered for it",
+        WorkerAvailability.SILENT: "none that is registered for it was heard of lately",
+        WorkerAvailability.OTHER_BUILD: f"none that lives is of build {run.build_id}",
+        WorkerAvailability.UNABLE: "none that lives has the capabilities that it needs",
+        WorkerAvailability.DRAINING: "all that could are draining",
+        WorkerAvailability.THROTTLED: "no more may be leased from the queue now",
     }
-    return structs.replace(cause, text=f"{cause.text}: {told[staffing]}", staffing=staffing)
+    return structs.replace(
+        cause, text=f"{cause.text}: {told[availability]}", availability=availability
+    )
 
 
 def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:

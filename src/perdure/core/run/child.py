@@ -6,10 +6,10 @@ from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.run.activity import backoff
 from perdure.core.run.command import StartChild
+from perdure.core.run.context import Context
 from perdure.core.run.effect import StartRun
 from perdure.core.run.history import Raw, held, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Child, Metadata
 from perdure.core.run.settle import note, resolve, settle
 from perdure.core.run.start import start_child, start_successor
@@ -25,15 +25,15 @@ _ENDINGS = {
 
 
 def open_child(
-    run: Run, moment: Moment, command: StartChild, sequence: int, metadata: Metadata | None
+    run: Run, ctx: Context, command: StartChild, sequence: int, metadata: Metadata | None
 ) -> Child:
     """Start a child run and wait for it. Its id is ours to give."""
-    child_run_id = moment.ids.ulid()
+    child_run_id = ctx.ids.ulid()
     child = Child(
         sequence=sequence,
         metadata=metadata,
         identity=child_run_id,
-        workflow_id=moment.ids.ulid(),
+        workflow_id=ctx.ids.ulid(),
         run_id=child_run_id,
         workflow_type=command.workflow_type,
         parent_close_policy=command.parent_close_policy,
@@ -44,7 +44,7 @@ def open_child(
     run.unsaved.operations.add(sequence)
     started = start_child(
         run,
-        moment,
+        ctx,
         run_id=child_run_id,
         workflow_id=child.workflow_id,
         workflow_type=command.workflow_type,
@@ -62,12 +62,12 @@ def open_child(
         "parent_close_policy": child.parent_close_policy,
         "cancellation_policy": child.cancellation_policy,
     }
-    record(run, moment, "ChildWorkflowScheduled", with_metadata(opened, child))
-    record(run, moment, "ChildRunStarted", with_metadata({**opened, **_timeouts(started)}, child))
+    record(run, ctx, "ChildWorkflowScheduled", with_metadata(opened, child))
+    record(run, ctx, "ChildRunStarted", with_metadata({**opened, **_timeouts(started)}, child))
     return child
 
 
-def child_continued(run: Run, moment: Moment, child: Run, successor: Run) -> None:
+def child_continued(run: Run, ctx: Context, child: Run, successor: Run) -> None:
     """The child goes on under a new run; its caller keeps waiting."""
     operation = _waiting_for(run, child)
     if operation is None:
@@ -76,24 +76,24 @@ def child_continued(run: Run, moment: Moment, child: Run, successor: Run) -> Non
     operation.run_number = successor.run_number
     note(
         run,
-        moment,
+        ctx,
         operation,
         "ChildRunStarted",
         {**_identity(operation), "child_run_number": successor.run_number},
     )
-    settle(run, moment)
+    settle(run, ctx)
 
 
-def child_closed(run: Run, moment: Moment, child: Run, output: bytes | None) -> None:
+def child_closed(run: Run, ctx: Context, child: Run, output: bytes | None) -> None:
     """The child ended: try it again if its policy says so, else give its caller the outcome."""
     operation = _waiting_for(run, child)
     if operation is None:
         return
     if child.status is RunStatus.FAILED and _may_retry(operation, child):
-        _retry(run, moment, operation, child)
+        _retry(run, ctx, operation, child)
     else:
-        _end(run, moment, operation, child, output)
-    settle(run, moment)
+        _end(run, ctx, operation, child, output)
+    settle(run, ctx)
 
 
 def _waiting_for(run: Run, child: Run) -> Child | None:
@@ -117,7 +117,7 @@ def _may_retry(operation: Child, child: Run) -> bool:
     return failure.exception_type not in names and failure.exception_class not in names
 
 
-def _retry(run: Run, moment: Moment, operation: Child, child: Run) -> None:
+def _retry(run: Run, ctx: Context, operation: Child, child: Run) -> None:
     policy, link = operation.retry, child.parent
     assert policy is not None
     assert link is not None
@@ -125,18 +125,18 @@ def _retry(run: Run, moment: Moment, operation: Child, child: Run) -> None:
     operation.attempt += 1
     again = start_successor(
         child,
-        moment,
+        ctx,
         continued=False,
         delay=delay,
         link=Parent(link.run_id, link.workflow_id, link.sequence, link.call_id, operation.attempt),
     )
-    hand_over_streams(child, again, moment, child.unsaved.left_behind)
+    hand_over_streams(child, again, ctx, child.unsaved.left_behind)
     run.unsaved.effects.append(StartRun(again))
     failed_run_id, operation.run_id = operation.run_id, again.run_id
     operation.run_number = again.run_number
     note(
         run,
-        moment,
+        ctx,
         operation,
         "ChildRunStarted",
         {
@@ -149,7 +149,7 @@ def _retry(run: Run, moment: Moment, operation: Child, child: Run) -> None:
     )
 
 
-def _end(run: Run, moment: Moment, operation: Child, child: Run, output: bytes | None) -> None:
+def _end(run: Run, ctx: Context, operation: Child, child: Run, output: bytes | None) -> None:
     failed = child.status is not RunStatus.COMPLETED
     payload: dict[str, Any] = {
         **_identity(operation),

@@ -4,27 +4,27 @@ from collections.abc import Callable, Mapping
 
 from perdure.core import instant
 from perdure.core.push.effect import Ended
-from perdure.core.push.step import let_steps_go
+from perdure.core.push.step import cancel_open_steps
 from perdure.core.run.cancellation import carry_over
 from perdure.core.run.command import CompleteRun, ContinueAsNew, FailRun
+from perdure.core.run.context import Context
 from perdure.core.run.effect import (
+    CallersNotice,
     CloseChild,
     Effect,
     LeaveServiceCall,
+    ParentContinuedNotice,
+    ParentNotice,
     StartRun,
-    TellCallers,
-    TellParent,
-    TellParentContinued,
 )
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.inbox import Signal, StreamMessage
 from perdure.core.run.message_stream import hand_over_streams, left_behind
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity, Child, LocalActivity, ServiceCall, Timer
-from perdure.core.run.outside import Cancellation
 from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
 from perdure.core.run.state import Dialect, Failure, Run
+from perdure.core.run.state_parts import Cancellation
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.core.run.undelivered import reject_signals
 from perdure.core.run.update import let_updates_go
@@ -35,21 +35,21 @@ CANCELLED = "WorkflowCancelled"
 _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 
 
-def complete_run(run: Run, moment: Moment, command: CompleteRun) -> None:
+def complete_run(run: Run, ctx: Context, command: CompleteRun) -> None:
     """The code returned."""
-    let_updates_go(run, moment, category="cancelled", ended="completed")
-    reject_signals(run, moment, "completed")
-    let_steps_go(run, moment)
-    _apply_parent_close_policy(run, moment, "completed")
+    let_updates_go(run, ctx, category="cancelled", ended="completed")
+    reject_signals(run, ctx, "completed")
+    cancel_open_steps(run, ctx)
+    _apply_parent_close_policy(run, ctx, "completed")
     output = command.result or b"null"
-    record(run, moment, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
-    _close(run, moment, RunStatus.COMPLETED, "completed", output)
+    record(run, ctx, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
+    _close(run, ctx, RunStatus.COMPLETED, "completed", output)
     _tell_parent(run, output)
 
 
 def fail_run(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     command: FailRun,
     *,
     category: str = "application",
@@ -62,11 +62,11 @@ def fail_run(
     cancellation = run.cancellation
     delivered = cancellation is not None and cancellation.delivered is not None
     if cancellation is not None and delivered and command.exception_type == CANCELLED:
-        end_cancelled_run(run, moment, cancellation)
+        end_cancelled_run(run, ctx, cancellation)
         return
     source_kind, source_id = source or ("workflow_run", run.run_id)
     run.failure = Failure(
-        failure_id=moment.ids.ulid(),
+        failure_id=ctx.ids.ulid(),
         message=command.message,
         category=category,
         exception_type=command.exception_type,
@@ -74,13 +74,13 @@ def fail_run(
         non_retryable=command.non_retryable,
         exception=command.exception,
     )
-    let_updates_go(run, moment, category="cancelled", ended="failed")
-    reject_signals(run, moment, "failed")
-    let_steps_go(run, moment)
-    _apply_parent_close_policy(run, moment, "failed")
+    let_updates_go(run, ctx, category="cancelled", ended="failed")
+    reject_signals(run, ctx, "failed")
+    cancel_open_steps(run, ctx)
+    _apply_parent_close_policy(run, ctx, "failed")
     record(
         run,
-        moment,
+        ctx,
         "WorkflowFailed",
         {
             "failure_id": run.failure.failure_id,
@@ -96,16 +96,16 @@ def fail_run(
             "failed_activity_execution_id": command.failed_execution_id,
         },
     )
-    _close(run, moment, RunStatus.FAILED, "failed")
+    _close(run, ctx, RunStatus.FAILED, "failed")
     _tell_parent(run, None)
 
 
-def exceed_history(run: Run, moment: Moment) -> None:
+def exceed_history(run: Run, ctx: Context) -> None:
     """The run outgrew its bound: it fails with a message that says what to do."""
-    limit = moment.bounds.history_events_max
+    limit = ctx.bounds.history_events_max
     fail_run(
         run,
-        moment,
+        ctx,
         FailRun(
             message=f"history has more than {limit} events; use continue_as_new before that",
             exception_type="HistoryLimitExceeded",
@@ -115,11 +115,11 @@ def exceed_history(run: Run, moment: Moment) -> None:
     )
 
 
-def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
+def continue_run(run: Run, ctx: Context, command: ContinueAsNew) -> Run:
     """The code ends this run and goes on in the next, with the signals nobody has seen yet."""
     successor = start_successor(
         run,
-        moment,
+        ctx,
         workflow_type=command.workflow_type,
         queue=command.queue,
         arguments=command.arguments,
@@ -127,11 +127,11 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
         continued=True,
     )
     run.continued_to_run_id = successor.run_id
-    carry_over(run, moment, successor)
-    let_updates_go(run, moment, category="cancelled", ended="continued as new")
+    carry_over(run, ctx, successor)
+    let_updates_go(run, ctx, category="cancelled", ended="continued as new")
     record(
         run,
-        moment,
+        ctx,
         "WorkflowContinuedAsNew",
         {
             "sequence": run.next_sequence,
@@ -140,58 +140,58 @@ def continue_run(run: Run, moment: Moment, command: ContinueAsNew) -> Run:
             "closed_reason": "continued",
         },
     )
-    hand_over_streams(run, successor, moment, left_behind(run))
-    settle(successor, moment)
-    _close(run, moment, RunStatus.COMPLETED, "continued")
+    hand_over_streams(run, successor, ctx, left_behind(run))
+    settle(successor, ctx)
+    _close(run, ctx, RunStatus.COMPLETED, "continued")
     run.unsaved.effects.append(StartRun(successor))
     if run.parent is not None:
-        run.unsaved.effects.append(TellParentContinued(run, successor))
+        run.unsaved.effects.append(ParentContinuedNotice(run, successor))
     return successor
 
 
-def cancel_run(run: Run, moment: Moment, *, command_id: str, reason: str | None) -> None:
+def cancel_run(run: Run, ctx: Context, *, command_id: str, reason: str | None) -> None:
     """Close the run from outside, as cancelled. The code is not resumed."""
-    _stop(run, moment, RunStatus.CANCELLED, command_id=command_id, reason=reason)
+    _stop(run, ctx, RunStatus.CANCELLED, command_id=command_id, reason=reason)
 
 
-def terminate_run(run: Run, moment: Moment, *, command_id: str, reason: str | None) -> None:
+def terminate_run(run: Run, ctx: Context, *, command_id: str, reason: str | None) -> None:
     """Close the run from outside, by force."""
-    _stop(run, moment, RunStatus.TERMINATED, command_id=command_id, reason=reason)
+    _stop(run, ctx, RunStatus.TERMINATED, command_id=command_id, reason=reason)
 
 
 def end_cancelled_run(
-    run: Run, moment: Moment, cancellation: Cancellation, *, expired: bool = False
+    run: Run, ctx: Context, cancellation: Cancellation, *, expired: bool = False
 ) -> None:
     """The code ended as it was asked to, or its time for that is over."""
-    _release_held(run, moment)
+    _release_held(run, ctx)
     reason = cancellation.reason
     if expired:
         reason = "the deadline of its clean-up passed" + (f" ({reason})" if reason else "")
     ids = _command_ids(run, cancellation.request_id)
-    _end_stopped(run, moment, RunStatus.CANCELLED, ids=ids, reason=reason)
+    _end_stopped(run, ctx, RunStatus.CANCELLED, ids=ids, reason=reason)
 
 
-def time_out_run(run: Run, moment: Moment) -> None:
+def time_out_run(run: Run, ctx: Context) -> None:
     """A deadline of the run has passed."""
-    overdue = run.execution_deadline_at is not None and run.execution_deadline_at <= moment.now
+    overdue = run.execution_deadline_at is not None and run.execution_deadline_at <= ctx.now
     kind = "execution_timeout" if overdue else "run_timeout"
     seconds = run.execution_timeout_seconds if overdue else run.run_timeout_seconds
-    _release_held(run, moment)
-    let_updates_go(run, moment, category="timeout", ended="passed its deadline")
-    reject_signals(run, moment, "timed_out")
-    _record_cancelled_work(run, moment, None)
+    _release_held(run, ctx)
+    let_updates_go(run, ctx, category="timeout", ended="passed its deadline")
+    reject_signals(run, ctx, "timed_out")
+    _record_cancelled_work(run, ctx, None)
     message = f"Workflow passed its {kind.replace('_', ' ')} of {seconds} s."
     run.failure = Failure(
-        failure_id=moment.ids.ulid(),
+        failure_id=ctx.ids.ulid(),
         message=message,
         category="timeout",
         exception_type="WorkflowTimedOut",
         exception_class="WorkflowTimedOut",
     )
-    _apply_parent_close_policy(run, moment, "timed_out")
+    _apply_parent_close_policy(run, ctx, "timed_out")
     record(
         run,
-        moment,
+        ctx,
         "WorkflowTimedOut",
         {
             "failure_id": run.failure.failure_id,
@@ -203,23 +203,23 @@ def time_out_run(run: Run, moment: Moment) -> None:
             "run_deadline_at": instant.text_or_none(run.run_deadline_at),
         },
     )
-    _close(run, moment, RunStatus.FAILED, "timed_out")
+    _close(run, ctx, RunStatus.FAILED, "timed_out")
     _tell_parent(run, None)
 
 
 def _stop(
-    run: Run, moment: Moment, status: RunStatus, *, command_id: str, reason: str | None
+    run: Run, ctx: Context, status: RunStatus, *, command_id: str, reason: str | None
 ) -> None:
     cancelled = status is RunStatus.CANCELLED
-    _release_held(run, moment)
+    _release_held(run, ctx)
     ids = _command_ids(run, command_id)
     record(
         run,
-        moment,
+        ctx,
         "CancelRequested" if cancelled else "TerminateRequested",
         {**ids, "command_type": "cancel" if cancelled else "terminate", "reason": reason},
     )
-    _end_stopped(run, moment, status, ids=ids, reason=reason)
+    _end_stopped(run, ctx, status, ids=ids, reason=reason)
 
 
 def _command_ids(run: Run, command_id: str) -> dict[str, str]:
@@ -231,25 +231,25 @@ def _command_ids(run: Run, command_id: str) -> dict[str, str]:
 
 
 def _end_stopped(
-    run: Run, moment: Moment, status: RunStatus, *, ids: dict[str, str], reason: str | None
+    run: Run, ctx: Context, status: RunStatus, *, ids: dict[str, str], reason: str | None
 ) -> None:
     cancelled = status is RunStatus.CANCELLED
-    let_updates_go(run, moment, category=status.value, ended=f"was {status.value}")
-    reject_signals(run, moment, status.value)
-    _record_cancelled_work(run, moment, ids["workflow_command_id"])
+    let_updates_go(run, ctx, category=status.value, ended=f"was {status.value}")
+    reject_signals(run, ctx, status.value)
+    _record_cancelled_work(run, ctx, ids["workflow_command_id"])
     sentence = f"Workflow {status.value}"
     message = f"{sentence}: {reason}" if reason else f"{sentence}."
     run.failure = Failure(
-        failure_id=moment.ids.ulid(),
+        failure_id=ctx.ids.ulid(),
         message=message,
         category=status.value,
         exception_type=CANCELLED if cancelled else "WorkflowTerminated",
         exception_class=CANCELLED if cancelled else "WorkflowTerminated",
     )
-    _apply_parent_close_policy(run, moment, status.value)
+    _apply_parent_close_policy(run, ctx, status.value)
     record(
         run,
-        moment,
+        ctx,
         CANCELLED if cancelled else "WorkflowTerminated",
         {
             **ids,
@@ -262,28 +262,28 @@ def _end_stopped(
             **({"reason": reason} if reason else {}),
         },
     )
-    _close(run, moment, status, status.value)
+    _close(run, ctx, status, status.value)
     run.close_message = reason
     _tell_parent(run, None)
 
 
-def _release_held(run: Run, moment: Moment) -> None:
+def _release_held(run: Run, ctx: Context) -> None:
     """What was acknowledged enters history even if nobody will replay it."""
     for sequence in sorted(run.operations):
-        record_held(run, moment, run.operations[sequence])
+        record_held(run, ctx, run.operations[sequence])
     run.releasing = []
 
 
-def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> None:
-    let_steps_go(run, moment)
-    at = instant.text(moment.now)
+def _record_cancelled_work(run: Run, ctx: Context, command_id: str | None) -> None:
+    cancel_open_steps(run, ctx)
+    at = instant.text(ctx.now)
     open_operations = [o for _, o in sorted(run.operations.items()) if o.outcome is None]
     for operation in open_operations:
         if isinstance(operation, Activity | LocalActivity):
             local = isinstance(operation, LocalActivity)
             record(
                 run,
-                moment,
+                ctx,
                 "ActivityCancelled",
                 with_metadata(
                     {
@@ -304,7 +304,7 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
         if isinstance(operation, Timer):
             record(
                 run,
-                moment,
+                ctx,
                 "TimerCancelled",
                 with_metadata(
                     {
@@ -319,7 +319,7 @@ def _record_cancelled_work(run: Run, moment: Moment, command_id: str | None) -> 
             )
 
 
-def _apply_parent_close_policy(run: Run, moment: Moment, reason: str) -> None:
+def _apply_parent_close_policy(run: Run, ctx: Context, reason: str) -> None:
     # Written before the terminal event, which stays the last one of a run.
     for _, operation in sorted(run.operations.items()):
         if not isinstance(operation, Child) or operation.outcome is not None:
@@ -330,7 +330,7 @@ def _apply_parent_close_policy(run: Run, moment: Moment, reason: str) -> None:
         run.unsaved.effects.append(CloseChild(operation.run_id, policy, f"parent run {reason}"))
         record(
             run,
-            moment,
+            ctx,
             "ParentClosePolicyApplied",
             {
                 "child_instance_id": operation.workflow_id,
@@ -342,12 +342,12 @@ def _apply_parent_close_policy(run: Run, moment: Moment, reason: str) -> None:
 
 
 def _close(
-    run: Run, moment: Moment, status: RunStatus, reason: str, output: bytes | None = None
+    run: Run, ctx: Context, status: RunStatus, reason: str, output: bytes | None = None
 ) -> None:
     assert status in TRANSITIONS[run.status], f"a {run.status} run cannot become {status}"
     run.status = status
     run.closed_reason = reason
-    run.closed_at = moment.now
+    run.closed_at = ctx.now
     for place, operation in run.operations.items():
         run.unsaved.operations.add(place)
         if isinstance(operation, ServiceCall) and operation.outcome is None:
@@ -397,9 +397,9 @@ def _forget_ready(run: Run, place: int) -> None:
 
 def _tell_parent(run: Run, output: bytes | None) -> None:
     if run.parent is not None:
-        run.unsaved.effects.append(TellParent(run, output))
+        run.unsaved.effects.append(ParentNotice(run, output))
     if run.served is not None:
-        run.unsaved.effects.append(TellCallers(run, output))
+        run.unsaved.effects.append(CallersNotice(run, output))
 
 
 def overdue(run: Run, now: int) -> bool:

@@ -9,13 +9,6 @@ from perdure.core import instant, limits
 from perdure.core.payload import Frame, encode
 from perdure.core.rejection import InvalidCommands, RunTimedOut
 from perdure.core.run import close
-from perdure.core.run.bounding import (
-    check_events,
-    check_merged,
-    check_pending,
-    merge,
-    require_batch,
-)
 from perdure.core.run.child import open_child
 from perdure.core.run.command import (
     BLOCKING,
@@ -43,14 +36,22 @@ from perdure.core.run.command import (
     UpsertMemo,
     UpsertSearchAttributes,
 )
+from perdure.core.run.command_limits import (
+    check_events,
+    check_merged,
+    check_pending,
+    merge,
+    require_batch,
+)
+from perdure.core.run.condition_reopen import open_condition
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.effect import CloseChild
 from perdure.core.run.group import Rebase, is_blocked, is_selected, join, join_ordered
 from perdure.core.run.history import Raw, record, with_metadata
 from perdure.core.run.lease import DELAYED, READY
-from perdure.core.run.local import record_local_activity
+from perdure.core.run.local.recorded import record_local_activity
 from perdure.core.run.message_stream import Consumption, check_consumption, note_consumption
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import (
     Activity,
     Child,
@@ -62,7 +63,6 @@ from perdure.core.run.operation import (
     Timer,
 )
 from perdure.core.run.reframe import envelope_json
-from perdure.core.run.reopening import open_condition
 from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
 from perdure.core.run.settle import (
     drop_operation,
@@ -124,7 +124,7 @@ class TaskReport(Struct, frozen=True, kw_only=True):
 
 def complete_task(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     report: TaskReport,
     commands: Sequence[Command],
     consumption: Consumption = NOTHING_READ,
@@ -137,12 +137,10 @@ def complete_task(
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if receipt is not None:
         return receipt
-    task = require_lease(
-        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
-    )
-    if close.overdue(run, moment.now):
+    task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
+    if close.overdue(run, ctx.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
-    _check(run, moment, task, commands)
+    _check(run, ctx, task, commands)
     if consumption.cursors:
         check_consumption(run, consumption)
     if not commands and _would_strand(run, task):
@@ -151,37 +149,37 @@ def complete_task(
         )
     told = run.history_count
     run.answers = None
-    held_back = _holds_close(run, moment, commands)
+    held_back = _holds_close(run, ctx, commands)
     receipt = finish_task(run, task, "completed")
     _note_seen(run, task)
     if run.status is _PENDING:
         run.status = RunStatus.WAITING
-    run.last_progress_at = moment.now
+    run.last_progress_at = ctx.now
     if held_back:
-        _hold_close(run, moment, task, commands)
+        _hold_close(run, ctx, task, commands)
         receipt.late_signals = held_back
-        settle(run, moment)
+        settle(run, ctx)
         return receipt
     run.late_signal_tasks = 0
     if task.kind is PROGRESS:
         note_consumption(run, consumption)
     elif task.kind is UPDATE:
-        commands = _finish_update(run, moment, commands)
+        commands = _finish_update(run, ctx, commands)
     if commands or task.kind is PROGRESS:
-        again = None if run.wait is None else _close_open_wait(run, moment, task, commands)
-        _apply(run, moment, commands, receipt, service, again)
+        again = None if run.wait is None else _close_open_wait(run, ctx, task, commands)
+        _apply(run, ctx, commands, receipt, service, again)
         if task.cooperative and (wait := open_condition(run)) is not None:
             wait.cooperative, wait.keeps_number = True, task.prepares
             run.unsaved.operations.add(wait.sequence)
-    if run.history_count > moment.bounds.history_events_max and not run.is_closed:
-        close.exceed_history(run, moment)
+    if run.history_count > ctx.bounds.history_events_max and not run.is_closed:
+        close.exceed_history(run, ctx)
     if run.history_count > told and _must_look_again(run, commands):
-        request_task(run, moment)
-    settle(run, moment)
+        request_task(run, ctx)
+    settle(run, ctx)
     return receipt
 
 
-def _holds_close(run: Run, moment: Moment, commands: Sequence[Command]) -> int:
+def _holds_close(run: Run, ctx: Context, commands: Sequence[Command]) -> int:
     """How many signals keep the code from closing its run; 0 if the close counts.
 
     What a cancelled run does is its end. The tasks that are given in a row have a bound, and a
@@ -191,19 +189,19 @@ def _holds_close(run: Run, moment: Moment, commands: Sequence[Command]) -> int:
         return 0
     most = run.late_signal_tasks_max
     if most is None:
-        most = moment.bounds.late_signal_tasks_max
+        most = ctx.bounds.late_signal_tasks_max
     if run.late_signal_tasks >= most or run.cancellation is not None:
         return 0
     late = len(late_messages(run))
-    return late if run.history_count + late <= moment.bounds.history_events_max else 0
+    return late if run.history_count + late <= ctx.bounds.history_events_max else 0
 
 
-def _hold_close(run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]) -> None:
+def _hold_close(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Nothing of the completion counts but the outcome of an update: the code decides again."""
     run.late_signal_tasks += 1
     if task.kind is UPDATE:
-        _finish_update(run, moment, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
-    hand_over_late(run, moment)
+        _finish_update(run, ctx, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
+    hand_over_late(run, ctx)
 
 
 def _would_strand(run: Run, task: WorkflowTask) -> bool:
@@ -221,20 +219,18 @@ def _would_strand(run: Run, task: WorkflowTask) -> bool:
 
 
 def fail_task(
-    run: Run, moment: Moment, report: TaskReport, *, failure_type: str | None, message: str
+    run: Run, ctx: Context, report: TaskReport, *, failure_type: str | None, message: str
 ) -> TaskReceipt:
     """The worker cannot complete the task. The run stays open and the task comes again."""
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if receipt is not None:
         return receipt
-    task = require_lease(
-        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
-    )
+    task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
     waits = failure_type == WAITING_FOR_HISTORY and not has_unfinished_local(run)
     if waits and task.kind is PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
         _note_seen(run, task)
-        _close_open_wait(run, moment, task, ())
+        _close_open_wait(run, ctx, task, ())
         if run.status is RunStatus.PENDING:
             run.status = RunStatus.WAITING
     else:
@@ -243,8 +239,8 @@ def fail_task(
             task.number, task.attempt, task.lease.owner, "failed", [workflow_task_id(run, task)]
         )
         run.last_task = receipt
-        retry_task(run, moment, message if failure_type is None else f"{failure_type}: {message}")
-    settle(run, moment)
+        retry_task(run, ctx, message if failure_type is None else f"{failure_type}: {message}")
+    settle(run, ctx)
     return receipt
 
 
@@ -268,16 +264,16 @@ def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
     return cancellation.delivered is None and not waits and not is_blocked(run)
 
 
-def _check(run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]) -> None:
+def _check(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]) -> None:
     """Refuse what cannot be applied as a whole, before anything is."""
-    require_batch(moment.bounds, commands)
+    require_batch(ctx.bounds, commands)
     kinds = _kinds(commands)
     if task.kind is UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
         _check_update(run, task, commands)
     closes = not kinds.isdisjoint(TERMINAL)
     if closes:
         _check_endings(commands)
-    sequence = check_steps(run, moment, commands, run.next_sequence)
+    sequence = check_steps(run, ctx, commands, run.next_sequence)
     if not closes:
         if run.local_calls and task.kind is PROGRESS and has_unfinished_local(run):
             raise InvalidCommands("a local activity of this task has not ended")
@@ -308,13 +304,13 @@ def has_unfinished_local(run: Run) -> bool:
 
 
 def check_steps(
-    run: Run, moment: Moment, commands: Sequence[Command | PrepareLocalActivity], sequence: int
+    run: Run, ctx: Context, commands: Sequence[Command | PrepareLocalActivity], sequence: int
 ) -> int:
     """Refuse steps that cannot follow, the first of them numbered `sequence`.
 
     Returns the number behind them.
     """
-    bounds, blocked = moment.bounds, is_blocked(run)
+    bounds, blocked = ctx.bounds, is_blocked(run)
     rebase = Rebase()
     kinds = _kinds(commands)
     if RecordLocalActivity in kinds or 2 * len(commands) > bounds.events_per_completion_max:
@@ -366,16 +362,16 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
     raise InvalidCommands(f"this task asks for one outcome, that of update {asked[0]}")
 
 
-def _finish_update(run: Run, moment: Moment, commands: Sequence[Command]) -> Sequence[Command]:
+def _finish_update(run: Run, ctx: Context, commands: Sequence[Command]) -> Sequence[Command]:
     """Record the outcome that the task was for. What else came with it is left to be applied."""
     (outcome,) = [command for command in commands if isinstance(command, UPDATE_OUTCOMES)]
     others = [command for command in commands if not isinstance(command, UPDATE_OUTCOMES)]
-    finish_update(run, moment, outcome, wake=not others)
+    finish_update(run, ctx, outcome, wake=not others)
     return others
 
 
 def _close_open_wait(
-    run: Run, moment: Moment, task: WorkflowTask, commands: Sequence[Command]
+    run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]
 ) -> int | None:
     """The first step tells whether the code still stands at its open condition.
 
@@ -389,7 +385,7 @@ def _close_open_wait(
     if isinstance(wait, ConditionWait) and (first is None or _stands_at(run, wait, first)):
         return None
     again = first if isinstance(first, OpenConditionWait) else None
-    return close_wait_before(run, moment, task, again)
+    return close_wait_before(run, ctx, task, again)
 
 
 def _stands_at(run: Run, wait: ConditionWait, command: Command) -> bool:
@@ -401,7 +397,7 @@ def _stands_at(run: Run, wait: ConditionWait, command: Command) -> bool:
 
 def _apply(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     commands: Sequence[Command],
     receipt: TaskReceipt,
     service: ServicePlan,
@@ -416,14 +412,14 @@ def _apply(
             continue
         if isinstance(command, StartServiceOperation):
             sequence, _ = allot(run, None, rebase)
-            called = open_service_call(run, moment, command, service, sequence)
+            called = open_service_call(run, ctx, command, service, sequence)
             arm(run, operation_due(called))
             continue
         if reopened is not None and isinstance(command, OpenConditionWait):
-            arm(run, operation_due(open_condition_wait(run, moment, command, reopened, None)))
+            arm(run, operation_due(open_condition_wait(run, ctx, command, reopened, None)))
             reopened = None
             continue
-        opened = apply_command(run, moment, command, rebase)
+        opened = apply_command(run, ctx, command, rebase)
         if opened is None:
             continue
         if opened.metadata is not None:
@@ -458,34 +454,34 @@ def _is_selected_condition(command: Command) -> bool:
     return isinstance(command, OpenConditionWait) and bool(command.path)
 
 
-def apply_command(run: Run, moment: Moment, command: Command, rebase: Rebase) -> Operation | None:
+def apply_command(run: Run, ctx: Context, command: Command, rebase: Rebase) -> Operation | None:
     """Make a command a fact; the operation that it opens, if it opens one."""
     match command:
         case StartServiceOperation():
             raise AssertionError("calls of services are made with a word of the catalogue")
         case ScheduleActivity():
             sequence, metadata = allot(run, command.path, rebase)
-            return open_activity(run, moment, command, sequence, metadata)
+            return open_activity(run, ctx, command, sequence, metadata)
         case StartTimer():
             sequence, metadata = allot(run, command.path, rebase)
-            return _open_timer(run, moment, command, sequence, metadata)
+            return _open_timer(run, ctx, command, sequence, metadata)
         case StartChild():
             sequence, metadata = allot(run, command.path, rebase)
-            return open_child(run, moment, command, sequence, metadata)
+            return open_child(run, ctx, command, sequence, metadata)
         case OpenConditionWait():
             sequence, metadata = allot(run, command.path, rebase)
-            return open_condition_wait(run, moment, command, sequence, metadata)
+            return open_condition_wait(run, ctx, command, sequence, metadata)
         case OpenSignalWait():
-            return open_signal_wait(run, moment, command, allot(run, None, rebase)[0])
+            return open_signal_wait(run, ctx, command, allot(run, None, rebase)[0])
         case RecordSideEffect():
             result = {"sequence": allot(run, None, rebase)[0], "result": Raw(command.result)}
             written = None if command.stream is None else told(command.stream)
             told_of = {"payload_codec": run.codec, "workflow_stream": written}
-            record(run, moment, "SideEffectRecorded", {**result, **told_of})
+            record(run, ctx, "SideEffectRecorded", {**result, **told_of})
         case RecordVersionMarker():
             record(
                 run,
-                moment,
+                ctx,
                 "VersionMarkerRecorded",
                 {
                     "sequence": allot(run, None, rebase)[0],
@@ -496,21 +492,21 @@ def apply_command(run: Run, moment: Moment, command: Command, rebase: Rebase) ->
                 },
             )
         case UpsertSearchAttributes():
-            _upsert_search_attributes(run, moment, command, allot(run, None, rebase)[0])
+            _upsert_search_attributes(run, ctx, command, allot(run, None, rebase)[0])
         case UpsertMemo():
-            _upsert_memo(run, moment, command, allot(run, None, rebase)[0])
+            _upsert_memo(run, ctx, command, allot(run, None, rebase)[0])
         case RecordLocalActivity():
-            record_local_activity(run, moment, command, allot(run, None, rebase)[0])
+            record_local_activity(run, ctx, command, allot(run, None, rebase)[0])
         case CancelSelectionOperation():
-            _cancel_member(run, moment, command)
+            _cancel_member(run, ctx, command)
         case CompleteUpdate() | FailUpdate():
             raise AssertionError("outcomes of updates are taken before all else")
         case CompleteRun():
-            close.complete_run(run, moment, command)
+            close.complete_run(run, ctx, command)
         case FailRun():
-            close.fail_run(run, moment, command)
+            close.fail_run(run, ctx, command)
         case ContinueAsNew():
-            close.continue_run(run, moment, command)
+            close.continue_run(run, ctx, command)
         case _:
             assert_never(command)
     return None
@@ -525,18 +521,18 @@ def allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, M
 
 
 def open_activity(
-    run: Run, moment: Moment, command: ScheduleActivity, sequence: int, metadata: Metadata | None
+    run: Run, ctx: Context, command: ScheduleActivity, sequence: int, metadata: Metadata | None
 ) -> Activity:
     """Have an activity done; whoever polls its queue may have its first attempt."""
     activity = Activity(
         sequence=sequence,
         metadata=metadata,
-        execution_id=moment.ids.ulid(),
+        execution_id=ctx.ids.ulid(),
         activity_type=command.activity_type,
         queue=command.queue or run.queue,
         arguments=command.arguments,
-        scheduled_at=moment.now,
-        available_at=moment.now,
+        scheduled_at=ctx.now,
+        available_at=ctx.now,
         retry=command.retry,
         timeouts=command.timeouts,
         cancellation_policy=command.cancellation_policy,
@@ -554,7 +550,7 @@ def open_activity(
         activity=_Called(activity.queue, Raw(activity.arguments)),
         worker_session=None if session is None else {"session_id": session.session_id},
     )
-    record(run, moment, "ActivityScheduled", with_metadata(members, activity))
+    record(run, ctx, "ActivityScheduled", with_metadata(members, activity))
     return activity
 
 
@@ -575,14 +571,14 @@ class _Scheduled(Struct, kw_only=True, omit_defaults=True):
 
 
 def _open_timer(
-    run: Run, moment: Moment, command: StartTimer, sequence: int, metadata: Metadata | None
+    run: Run, ctx: Context, command: StartTimer, sequence: int, metadata: Metadata | None
 ) -> Timer:
     timer = Timer(
         sequence=sequence,
         metadata=metadata,
-        timer_id=moment.ids.ulid(),
+        timer_id=ctx.ids.ulid(),
         delay_seconds=command.delay_seconds,
-        fire_at=moment.now + command.delay_seconds * limits.SECOND,
+        fire_at=ctx.now + command.delay_seconds * limits.SECOND,
     )
     run.operations[sequence] = timer
     run.unsaved.operations.add(sequence)
@@ -596,18 +592,18 @@ def _open_timer(
         # Beside a condition that waits equally long, SDKs of 2.x take a timer without a word on its
         # kind for that of the condition, as older servers recorded it.
         members["timer_kind"] = "sleep"
-    record(run, moment, "TimerScheduled", with_metadata(members, timer))
+    record(run, ctx, "TimerScheduled", with_metadata(members, timer))
     return timer
 
 
 def _upsert_search_attributes(
-    run: Run, moment: Moment, command: UpsertSearchAttributes, sequence: int
+    run: Run, ctx: Context, command: UpsertSearchAttributes, sequence: int
 ) -> None:
     merged = merge(run.search_attributes, command.attributes)
     run.search_attributes = dict(sorted(merged.items()))
     record(
         run,
-        moment,
+        ctx,
         "SearchAttributesUpserted",
         {
             "sequence": sequence,
@@ -617,11 +613,11 @@ def _upsert_search_attributes(
     )
 
 
-def _upsert_memo(run: Run, moment: Moment, command: UpsertMemo, sequence: int) -> None:
+def _upsert_memo(run: Run, ctx: Context, command: UpsertMemo, sequence: int) -> None:
     run.memo = merge(run.memo, command.entries)
     record(
         run,
-        moment,
+        ctx,
         "MemoUpserted",
         {
             "sequence": sequence,
@@ -631,7 +627,7 @@ def _upsert_memo(run: Run, moment: Moment, command: UpsertMemo, sequence: int) -
     )
 
 
-def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) -> None:
+def _cancel_member(run: Run, ctx: Context, command: CancelSelectionOperation) -> None:
     """Let go of a loser. Cancelling what has ended is repeated by every replay and does nothing."""
     group = next((g for g in run.groups.values() if g.group_id == command.group_id), None)
     if group is None or group.mode is not GroupMode.SELECT:
@@ -648,12 +644,12 @@ def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) 
     member.cancelled = True
     for leaf in running:
         group.unrecorded -= 1
-        _let_go(run, moment, leaf)
+        _let_go(run, ctx, leaf)
     if group.unrecorded <= 0:
         run.groups.pop(group.base, None)
     record(
         run,
-        moment,
+        ctx,
         "SelectionOperationCancelled",
         {
             "selection_group_id": command.group_id,
@@ -665,13 +661,13 @@ def _cancel_member(run: Run, moment: Moment, command: CancelSelectionOperation) 
             "operation_identity": command.identity,
         },
     )
-    request_task(run, moment)
+    request_task(run, ctx)
 
 
-def _let_go(run: Run, moment: Moment, operation: Operation) -> None:
+def _let_go(run: Run, ctx: Context, operation: Operation) -> None:
     """Stop an operation that nobody waits for any more."""
     if operation.outcome is not None:
-        record_held(run, moment, operation)
+        record_held(run, ctx, operation)
     elif isinstance(operation, Activity) and operation.state is READY:
         withdraw(run, operation.sequence)
     elif isinstance(operation, Child) and operation.cancellation_policy != "abandon":

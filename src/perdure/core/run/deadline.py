@@ -45,7 +45,7 @@ def next_due(run: Run) -> int | None:
     moments.extend(operation_due(operation) for operation in run.operations.values())
     if run.updates_open:
         moments.extend(m.validate_by for m in run.inbox.values() if isinstance(m, Update))
-    return min((moment for moment in moments if moment is not None), default=None)
+    return min((ctx for ctx in moments if ctx is not None), default=None)
 
 
 def operation_due(operation: Operation) -> int | None:

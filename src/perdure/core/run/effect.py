@@ -5,11 +5,11 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from perdure.core.push.effect import PushEffect
-from perdure.core.run.binding import Binding
 from perdure.core.run.command import StartServiceOperation
 from perdure.core.run.operation import ServiceCall
-from perdure.core.run.outside import Cancellation
+from perdure.core.run.service_binding import Binding
 from perdure.core.run.state import Run
+from perdure.core.run.state_parts import Cancellation
 
 
 class StartRun(Struct, frozen=True):
@@ -18,14 +18,14 @@ class StartRun(Struct, frozen=True):
     run: Run
 
 
-class TellParent(Struct, frozen=True):
+class ParentNotice(Struct, frozen=True):
     """A child closed; the run that waits for it learns the outcome."""
 
     child: Run
     output: bytes | None
 
 
-class TellParentContinued(Struct, frozen=True):
+class ParentContinuedNotice(Struct, frozen=True):
     """A child continued as new; its parent now waits for the next run."""
 
     child: Run
@@ -58,7 +58,7 @@ class StartServiceCall(Struct, frozen=True):
     waits: bool
 
 
-class TellCallers(Struct, frozen=True):
+class CallersNotice(Struct, frozen=True):
     """A run that handled a service call has ended; those who wait for the call learn it."""
 
     handler: Run
@@ -75,12 +75,12 @@ class LeaveServiceCall(Struct, frozen=True):
 
 Effect: TypeAlias = (
     StartRun
-    | TellParent
-    | TellParentContinued
+    | ParentNotice
+    | ParentContinuedNotice
     | CloseChild
     | CancelChild
     | StartServiceCall
-    | TellCallers
+    | CallersNotice
     | LeaveServiceCall
     | PushEffect
 )

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from perdure.core import instant
-from perdure.core.run.moment import Moment
+from perdure.core.run.context import Context
 from perdure.core.run.operation import Held, Operation
 from perdure.core.run.state import Run
 
@@ -19,24 +19,24 @@ Members: TypeAlias = dict[str, Any] | msgspec.Struct
 dict; it omits its defaults."""
 
 
-def record(run: Run, moment: Moment, event_type: str, payload: Members) -> str:
+def record(run: Run, ctx: Context, event_type: str, payload: Members) -> str:
     """Append one event to the run's history and return its id. Absent members are left out."""
     if not isinstance(payload, msgspec.Struct):
         payload = _present(payload)
-    return record_encoded(run, moment, event_type, encode(payload))
+    return record_encoded(run, ctx, event_type, encode(payload))
 
 
-def record_encoded(run: Run, moment: Moment, event_type: str, payload: bytes) -> str:
+def record_encoded(run: Run, ctx: Context, event_type: str, payload: bytes) -> str:
     """Append an event whose payload is encoded already."""
     run.history_count += 1
-    event_id = moment.ids.ulid()
-    event = encode_event(run, run.history_count, event_id, event_type, moment.now, payload)
+    event_id = ctx.ids.ulid()
+    event = encode_event(run, run.history_count, event_id, event_type, ctx.now, payload)
     size = len(event)
     run.events.append(event)
     run.events_bytes += size
     run.history_bytes += size
     run.unsaved.events.append(event)
-    run.last_progress_at = moment.now
+    run.last_progress_at = ctx.now
     return event_id
 
 

@@ -19,13 +19,13 @@ from perdure.core.rejection import (
 from perdure.core.run.activity import cancelled_members, end_cancelled, find_attempt
 from perdure.core.run.cancellation import ask_to_cancel, find_stopped, record_request
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.context import Context
 from perdure.core.run.effect import CancelChild
 from perdure.core.run.group import is_blocked
 from perdure.core.run.history import record, with_metadata
 from perdure.core.run.lease import TaskState
-from perdure.core.run.local_call import cancel_local, claim_of
+from perdure.core.run.local.activity import cancel_local, claim_of
 from perdure.core.run.message import require_active
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import (
     Activity,
     Child,
@@ -36,9 +36,9 @@ from perdure.core.run.operation import (
     SignalWait,
     Timer,
 )
-from perdure.core.run.outside import Boundary, Cancellation, Stopped
 from perdure.core.run.settle import drop_operation, member_of, record_held, settle
 from perdure.core.run.state import Dialect, Run, TaskKind, WorkflowTask
+from perdure.core.run.state_parts import Boundary, Cancellation, Stopped
 from perdure.core.run.task import (
     RELEASES,
     WAITING_FOR_ACTIVITY,
@@ -77,7 +77,7 @@ class Acknowledged(Struct, frozen=True):
 
 
 def request_cancellation(
-    run: Run, moment: Moment, *, reason: str | None, timeout_seconds: int
+    run: Run, ctx: Context, *, reason: str | None, timeout_seconds: int
 ) -> tuple[Cancellation, bool]:
     """Ask the code to cancel itself. A second request finds the first, whatever it asks."""
     if run.cancellation is not None:
@@ -88,13 +88,13 @@ def request_cancellation(
             f"{run.workflow_id} has no code of a worker that could be asked",
             run_id=run.run_id,
         )
-    cancellation = ask_to_cancel(run, moment, reason=reason, timeout_seconds=timeout_seconds)
-    settle(run, moment)
+    cancellation = ask_to_cancel(run, ctx, reason=reason, timeout_seconds=timeout_seconds)
+    settle(run, ctx)
     return cancellation, False
 
 
 def deliver_cancellation(
-    run: Run, moment: Moment, report: TaskReport, request_id: str, boundary: Boundary
+    run: Run, ctx: Context, report: TaskReport, request_id: str, boundary: Boundary
 ) -> Delivery:
     """Interrupt the code at one call. Repeating it changes nothing."""
     released = run.last_task
@@ -102,9 +102,7 @@ def deliver_cancellation(
         told = (released.number, released.owner, released.attempt)
         if told == (report.number, report.owner, report.attempt):
             return Delivery(run.run_id, released.outcome)
-    task = require_lease(
-        run, moment, number=report.number, owner=report.owner, attempt=report.attempt
-    )
+    task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
     cancellation = _require_request(run, request_id)
     if not task.cooperative:
         raise CooperativeCancellationUnavailable(
@@ -121,23 +119,23 @@ def deliver_cancellation(
     _check(run, task, cancellation, boundary)
     _require_stopped(run, task, cancellation, boundary)
     if run.repeats and _is_next(run, boundary.sequence):
-        close_wait_before(run, moment, task, None)
+        close_wait_before(run, ctx, task, None)
         run.next_sequence, run.repeats = boundary.sequence, 0
     if cancellation.event_id is None:
-        record_request(run, moment)
+        record_request(run, ctx)
     cancellation.seen = True
-    waiting = _ask_to_stop(run, moment, boundary)
+    waiting = _ask_to_stop(run, ctx, boundary)
     if waiting is not None:
         finish_task(run, task, waiting)
-        settle(run, moment)
+        settle(run, ctx)
         return Delivery(run.run_id, waiting)
-    _interrupt(run, moment, task, boundary)
+    _interrupt(run, ctx, task, boundary)
     task.snapshot = run.history_count
     return Delivery(run.run_id)
 
 
 def acknowledge_stop(
-    run: Run, moment: Moment, *, sequence: int, attempt_id: str, owner: str, request_id: str
+    run: Run, ctx: Context, *, sequence: int, attempt_id: str, owner: str, request_id: str
 ) -> Acknowledged:
     """Whoever ran a cancelled attempt says that it has stopped."""
     cancellation = _require_request(run, request_id)
@@ -149,7 +147,7 @@ def acknowledge_stop(
         if not activity.cancel_requested:
             raise AttemptNotFound(f"attempt {attempt_id} was not cancelled")
         stopped = _stopped(cancellation, activity, cancellation.event_id)
-        end_cancelled(run, moment, activity, cancellation)
+        end_cancelled(run, ctx, activity, cancellation)
     _require_owner(attempt_id, stopped.owner, owner)
     duplicate = stopped.acknowledged
     if not run.is_closed:
@@ -280,7 +278,7 @@ def _require_stopped(
             )
 
 
-def _ask_to_stop(run: Run, moment: Moment, boundary: Boundary) -> str | None:
+def _ask_to_stop(run: Run, ctx: Context, boundary: Boundary) -> str | None:
     """Ask what the code wants to see stopped to stop; why it has to wait, if it has."""
     waiting = None
     for operation in _open_steps(run, boundary):
@@ -308,21 +306,21 @@ def _cancel_child(run: Run, child: Child) -> None:
     run.unsaved.effects.append(CancelChild(child.run_id, run.cancellation))
 
 
-def _interrupt(run: Run, moment: Moment, task: WorkflowTask, boundary: Boundary) -> None:
+def _interrupt(run: Run, ctx: Context, task: WorkflowTask, boundary: Boundary) -> None:
     cancellation = run.cancellation
     assert cancellation is not None
     if boundary.sequence == run.next_sequence:
         # The code has gone past a wait that it kept to itself.
-        close_wait_before(run, moment, task, None)
+        close_wait_before(run, ctx, task, None)
     for operation in _open_steps(run, boundary):
         _leave_group(run, operation)
-        _let_go(run, moment, cancellation, operation)
+        _let_go(run, ctx, cancellation, operation)
     cancellation.delivered = boundary
     behind = boundary.sequence + boundary.span
     run.next_sequence = max(run.next_sequence, behind)
     cancellation.delivered_event_id = record(
         run,
-        moment,
+        ctx,
         "CooperativeCancellationDelivered",
         {
             "workflow_command_id": cancellation.request_id,
@@ -351,21 +349,21 @@ def _leave_group(run: Run, operation: Operation) -> None:
         del run.groups[group.base]
 
 
-def _let_go(run: Run, moment: Moment, cancellation: Cancellation, operation: Operation) -> None:
+def _let_go(run: Run, ctx: Context, cancellation: Cancellation, operation: Operation) -> None:
     if operation.outcome is not None:
         # It ended after the request, or while the worker decided: a fact, but no result any more.
-        record_held(run, moment, operation)
+        record_held(run, ctx, operation)
         drop_operation(run, operation.sequence)
         return
     match operation:
         case LocalActivity():
-            cancel_local(run, moment, operation, cancellation)
+            cancel_local(run, ctx, operation, cancellation)
         case Activity() if operation.cancellation_policy == ABANDON:
             _detach(run, operation)
         case Activity():
-            _cancel_activity(run, moment, cancellation, operation)
+            _cancel_activity(run, ctx, cancellation, operation)
         case Timer():
-            cancelled_at = instant.text(moment.now)
+            cancelled_at = instant.text(ctx.now)
             payload = {
                 "timer_id": operation.timer_id,
                 "sequence": operation.sequence,
@@ -373,10 +371,10 @@ def _let_go(run: Run, moment: Moment, cancellation: Cancellation, operation: Ope
                 "fire_at": instant.text(operation.fire_at),
                 "cancelled_at": cancelled_at,
             }
-            record(run, moment, "TimerCancelled", with_metadata(payload, operation))
+            record(run, ctx, "TimerCancelled", with_metadata(payload, operation))
             drop_operation(run, operation.sequence)
         case ConditionWait() | SignalWait():
-            cancel_timeout(run, moment, operation)
+            cancel_timeout(run, ctx, operation)
             drop_operation(run, operation.sequence)
         case Child():
             if operation.cancellation_policy not in (None, ABANDON):
@@ -392,11 +390,11 @@ def _detach(run: Run, operation: Operation) -> None:
 
 
 def _cancel_activity(
-    run: Run, moment: Moment, cancellation: Cancellation, activity: Activity
+    run: Run, ctx: Context, cancellation: Cancellation, activity: Activity
 ) -> None:
-    record_held(run, moment, activity)
-    payload = with_metadata(cancelled_members(activity, cancellation, moment.now), activity)
-    event_id = record(run, moment, "ActivityCancelled", payload)
+    record_held(run, ctx, activity)
+    payload = with_metadata(cancelled_members(activity, cancellation, ctx.now), activity)
+    event_id = record(run, ctx, "ActivityCancelled", payload)
     if activity.state is TaskState.LEASED:
         _stopped(cancellation, activity, event_id)
     elif activity.state is TaskState.READY:

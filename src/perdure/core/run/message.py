@@ -9,11 +9,11 @@ from perdure.core.rejection import (
     StructuralLimitExceeded,
     UpdateRejected,
 )
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import encode, encode_event
 from perdure.core.run.inbox import Message, MessageStream, Signal, StreamMessage, Update
 from perdure.core.run.message_stream import message_members
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import SignalWait
 from perdure.core.run.settle import settle, signal_members
 from perdure.core.run.state import Run
@@ -32,7 +32,7 @@ def require_active(run: Run) -> None:
 
 def accept_signal(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     name: str,
     arguments: bytes | None,
@@ -43,29 +43,29 @@ def accept_signal(
     """Take a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
     waiting = len(run.inbox) - waiting_updates(run) + len(run.unapplied)
-    most = moment.bounds.pending_signals_max
+    most = ctx.bounds.pending_signals_max
     if waiting >= most:
         message = f"run {run.run_id} has {waiting} signals waiting"
         raise _full(message, "pending_signal_count", waiting, most)
-    _require_room_in_history(run, moment)
+    _require_room_in_history(run, ctx)
     signal = Signal(
-        signal_id=moment.ids.ulid(),
-        command_id=moment.ids.ulid(),
+        signal_id=ctx.ids.ulid(),
+        command_id=ctx.ids.ulid(),
         name=name,
         arguments=arguments,
-        received_at=moment.now,
+        received_at=ctx.now,
         trace=trace,
         request_id=request_id,
         digest=digest,
         accepted_by="" if request_id is None else run.run_id,
     )
-    _put(run, moment, signal)
+    _put(run, ctx, signal)
     return signal
 
 
 def accept_message(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     stream_name: str,
     message_id: str,
@@ -79,7 +79,7 @@ def accept_message(
     if waiting >= most:
         message = f"run {run.run_id} has {waiting} messages that its code has not read"
         raise _full(message, "pending_message_count", waiting, most)
-    _require_room_in_history(run, moment)
+    _require_room_in_history(run, ctx)
     held = (*run.inbox.values(), *run.unread.values())
     size = len(arguments) + sum(len(m.arguments) for m in held if isinstance(m, StreamMessage))
     most = limits.PENDING_MESSAGES_BYTES_MAX
@@ -93,23 +93,23 @@ def accept_message(
     stream = run.streams.setdefault(stream_name, MessageStream())
     stream.last += 1
     taken = StreamMessage(
-        signal_id=moment.ids.ulid(),
-        command_id=moment.ids.ulid(),
+        signal_id=ctx.ids.ulid(),
+        command_id=ctx.ids.ulid(),
         stream_name=stream_name,
         message_id=message_id,
         position=stream.last,
         arguments=arguments,
-        received_at=moment.now,
+        received_at=ctx.now,
         digest=digest,
         accepted_by=run.run_id,
     )
-    _put(run, moment, taken)
+    _put(run, ctx, taken)
     return taken
 
 
 def accept_update(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     name: str,
     arguments: bytes | None,
@@ -123,18 +123,18 @@ def accept_update(
     `validated` is none when no worker has told yet whether its code wants that.
     """
     require_open_for_updates(run)
-    most = moment.bounds.pending_updates_max
+    most = ctx.bounds.pending_updates_max
     if run.updates_open >= most:
         message = f"run {run.run_id} has {run.updates_open} updates without an outcome"
         raise _full(message, "pending_update_count", run.updates_open, most)
-    _require_room_in_history(run, moment)
+    _require_room_in_history(run, ctx)
     update = Update(
-        update_id=moment.ids.ulid(),
+        update_id=ctx.ids.ulid(),
         name=name,
         arguments=arguments,
-        received_at=moment.now,
-        accepted_at=None if validated else moment.now,
-        validate_by=moment.now + limits.UPDATE_VALIDATION_TIMEOUT if validated else None,
+        received_at=ctx.now,
+        accepted_at=None if validated else ctx.now,
+        validate_by=ctx.now + limits.UPDATE_VALIDATION_TIMEOUT if validated else None,
         unjudged=validated is None,
         request_id=request_id,
         digest=digest,
@@ -142,7 +142,7 @@ def accept_update(
     )
     run.updates_open += 1
     arm(run, update.validate_by)
-    _put(run, moment, update)
+    _put(run, ctx, update)
     return update
 
 
@@ -163,9 +163,9 @@ def waiting_updates(run: Run) -> int:
     return run.updates_open - (run.update is not None)
 
 
-def _require_room_in_history(run: Run, moment: Moment) -> None:
+def _require_room_in_history(run: Run, ctx: Context) -> None:
     """What is let in without a workflow task has an end, too: code that is busy cannot go on."""
-    most = moment.bounds.history_events_max
+    most = ctx.bounds.history_events_max
     if run.history_count >= most:
         message = f"run {run.run_id} has {run.history_count} events, and must continue as new"
         raise _exceeded(message, "history_event_count", run.history_count, most)
@@ -181,11 +181,11 @@ def _full(message: str, kind: str, value: int, most: int) -> InboxFull:
     return InboxFull(message, limit_kind=kind, current_value=value, configured_limit=most)
 
 
-def _put(run: Run, moment: Moment, message: Message) -> None:
+def _put(run: Run, ctx: Context, message: Message) -> None:
     run.inbox[run.inbox_next] = message
     run.unsaved.inbox.add(run.inbox_next)
     run.inbox_next += 1
-    settle(run, moment)
+    settle(run, ctx)
 
 
 class _Received(Struct):

@@ -12,10 +12,10 @@ from msgspec import Struct, field
 
 from perdure.core.payload import Frame, PayloadError, decode, encode
 from perdure.core.rejection import InvalidCommands
+from perdure.core.run.context import Context
 from perdure.core.run.history import Raw, record
 from perdure.core.run.history import encode as json_encode
 from perdure.core.run.inbox import MESSAGE_SIGNAL, MessageStream, Signal, StreamMessage
-from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import envelope_json, envelope_value
 from perdure.core.run.state import Run
 
@@ -62,7 +62,7 @@ def left_behind(run: Run) -> list[Signal | StreamMessage]:
 
 
 def hand_over_streams(
-    run: Run, successor: Run, moment: Moment, messages: Sequence[Signal | StreamMessage]
+    run: Run, successor: Run, ctx: Context, messages: Sequence[Signal | StreamMessage]
 ) -> None:
     """Begin the next run where the code of this one has stopped reading.
 
@@ -73,7 +73,7 @@ def hand_over_streams(
     }
     for name, stream in sorted(successor.streams.items()):
         if stream.cursor:
-            _record_cursor(successor, moment, name, stream.cursor)
+            _record_cursor(successor, ctx, name, stream.cursor)
     for message in messages:
         successor.inbox[successor.inbox_next] = message
         successor.unsaved.inbox.add(successor.inbox_next)
@@ -126,10 +126,10 @@ def message_members(run: Run, message: StreamMessage) -> dict[str, Any]:
     return _members(run, value, message.command_id, message.signal_id)
 
 
-def _record_cursor(run: Run, moment: Moment, name: str, position: int) -> None:
+def _record_cursor(run: Run, ctx: Context, name: str, position: int) -> None:
     value = {"schema": CURSOR_SCHEMA, "stream_name": name, "through_position": position}
-    members = _members(run, value, moment.ids.ulid(), moment.ids.ulid())
-    record(run, moment, "SignalReceived", members)
+    members = _members(run, value, ctx.ids.ulid(), ctx.ids.ulid())
+    record(run, ctx, "SignalReceived", members)
 
 
 def _members(run: Run, value: dict[str, Any], command_id: str, signal_id: str) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from msgspec import Raw, Struct, field
 
 from perdure.core.payload import Frame, PayloadError, decode, encode, frame_of
 from perdure.core.rejection import RedriveUnavailable, RunNotFailed, StructuralLimitExceeded
+from perdure.core.run.context import Context
 from perdure.core.run.inbox import Message, Signal, StreamMessage, Update
 from perdure.core.run.message_stream import message_of, resume_streams
-from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import reframed
 from perdure.core.run.settle import settle
 from perdure.core.run.standalone import ActivityRequest, start_standalone
@@ -218,26 +218,26 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
     )
 
 
-def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
+def redrive(failed: Run, ctx: Context, prefix: Prefix) -> Run:
     """The run that goes on where a failed one came to grief. Its time limits begin anew."""
     require_failed(failed)
     if failed.hosted is not None:
-        return _start_again(failed, moment, prefix)
-    if len(prefix.events) >= moment.bounds.history_events_max:
+        return _start_again(failed, ctx, prefix)
+    if len(prefix.events) >= ctx.bounds.history_events_max:
         raise StructuralLimitExceeded(
             f"run {failed.run_id} leaves {len(prefix.events)} events, too many to go on from",
             limit_kind="history_event_count",
             current_value=len(prefix.events),
-            configured_limit=moment.bounds.history_events_max,
+            configured_limit=ctx.bounds.history_events_max,
         )
     run = Run(
-        run_id=moment.ids.ulid(),
+        run_id=ctx.ids.ulid(),
         namespace=failed.namespace,
         workflow_id=failed.workflow_id,
         workflow_type=failed.workflow_type,
         queue=failed.queue,
         run_number=failed.run_number + 1,
-        started_at=moment.now,
+        started_at=ctx.now,
         business_key=failed.business_key,
         frame=failed.frame,
         plain_input=failed.plain_input,
@@ -259,13 +259,13 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
     )
     set_deadlines(
         run,
-        moment,
+        ctx,
         execution=failed.execution_timeout_seconds,
         run_timeout=failed.run_timeout_seconds,
     )
     run.unsaved.created = True
     # The code's clock stands at its start, and decisions that hang on it must not change.
-    record_accepted(run, moment, {"timestamp": prefix.timestamp} if prefix.timestamp else {})
+    record_accepted(run, ctx, {"timestamp": prefix.timestamp} if prefix.timestamp else {})
     for event in prefix.events:
         run.history_count += 1
         run.events.append(event)
@@ -273,14 +273,14 @@ def redrive(failed: Run, moment: Moment, prefix: Prefix) -> Run:
         run.history_bytes += len(event)
         run.unsaved.events.append(event)
     resume_streams(run, failed, prefix.handed_over)
-    open_run(run, moment, delay=0)
+    open_run(run, ctx, delay=0)
     for message in (*prefix.messages, *failed.unseen):
-        _leave(run, moment, message)
-    settle(run, moment)
+        _leave(run, ctx, message)
+    settle(run, ctx)
     return run
 
 
-def _start_again(failed: Run, moment: Moment, prefix: Prefix) -> Run:
+def _start_again(failed: Run, ctx: Context, prefix: Prefix) -> Run:
     """A standalone activity has no steps behind it: it is done anew."""
     hosted = failed.hosted
     assert hosted is not None
@@ -298,17 +298,17 @@ def _start_again(failed: Run, moment: Moment, prefix: Prefix) -> Run:
         retry=hosted.retry,
         timeouts=hosted.timeouts,
     )
-    run = start_standalone(request, moment, before=failed)
+    run = start_standalone(request, ctx, before=failed)
     run.redriven_from_run_id = failed.run_id
     return run
 
 
-def _leave(run: Run, moment: Moment, message: Message) -> None:
+def _leave(run: Run, ctx: Context, message: Message) -> None:
     """What the failed run was told too late to matter waits for the code of the next one."""
     if isinstance(message, Update):
-        message = msgspec.structs.replace(message, accepted_at=moment.now)
+        message = msgspec.structs.replace(message, accepted_at=ctx.now)
         run.updates_open += 1
-    message.received_at = message.received_at or moment.now
+    message.received_at = message.received_at or ctx.now
     run.inbox[run.inbox_next] = message
     run.unsaved.inbox.add(run.inbox_next)
     run.inbox_next += 1

@@ -5,12 +5,12 @@ from typing import Any
 from msgspec import Struct
 
 from perdure.core import limits
-from perdure.core.run.binding import Binding
 from perdure.core.run.command import StartServiceOperation
+from perdure.core.run.context import Context
 from perdure.core.run.effect import StartServiceCall
 from perdure.core.run.history import held, raw, record
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ServiceCall
+from perdure.core.run.service_binding import Binding
 from perdure.core.run.settle import resolve, settle
 from perdure.core.run.state import Run
 
@@ -46,12 +46,12 @@ class CallEnding(Struct, frozen=True, kw_only=True):
 
 
 def open_service_call(
-    run: Run, moment: Moment, command: StartServiceOperation, plan: ServicePlan, sequence: int
+    run: Run, ctx: Context, command: StartServiceOperation, plan: ServicePlan, sequence: int
 ) -> ServiceCall:
     """Make a call, and wait for its end or only for its being taken up, as the code wants."""
     call = ServiceCall(
         sequence=sequence,
-        call_id=plan.call_id or moment.ids.ulid(),
+        call_id=plan.call_id or ctx.ids.ulid(),
         namespace=command.namespace or run.namespace,
         endpoint=command.endpoint,
         service=command.service,
@@ -81,9 +81,9 @@ def open_service_call(
     }
     waits = not resumes_at_once(call)
     if waits:
-        record(run, moment, "ServiceCallStarted", started)
+        record(run, ctx, "ServiceCallStarted", started)
         if command.wait_timeout_seconds is not None:
-            call.fire_at = moment.now + command.wait_timeout_seconds * limits.SECOND
+            call.fire_at = ctx.now + command.wait_timeout_seconds * limits.SECOND
     else:
         resolve(run, call, held("ServiceCallStarted", started, call))
     run.unsaved.effects.append(
@@ -105,7 +105,7 @@ def resumes_at_once(call: ServiceCall) -> bool:
 
 
 def service_call_ended(
-    run: Run, moment: Moment, *, sequence: int, call_id: str, ending: CallEnding
+    run: Run, ctx: Context, *, sequence: int, call_id: str, ending: CallEnding
 ) -> bool:
     """Give the code what became of its call. Whether anybody still waited for it."""
     call = run.operations.get(sequence)
@@ -114,7 +114,7 @@ def service_call_ended(
     if call.call_id != call_id:
         return False
     _end(run, call, ending)
-    settle(run, moment)
+    settle(run, ctx)
     return True
 
 

@@ -8,11 +8,17 @@ as it may. It runs after every change of a run.
 from typing import Any
 
 from perdure.core.run.cancellation import is_unseen, let_request_in
+from perdure.core.run.condition_reopen import (
+    mark_overtaken,
+    open_condition,
+    reopen_before_message,
+    tell_superseded,
+)
+from perdure.core.run.context import Context
 from perdure.core.run.history import Members, held, raw, record, record_encoded, with_metadata
 from perdure.core.run.inbox import Signal, StreamMessage, Update
 from perdure.core.run.lease import DELAYED, LEASED, READY
 from perdure.core.run.message_stream import message_members
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import (
     Activity,
     Child,
@@ -28,7 +34,6 @@ from perdure.core.run.operation import (
     SignalWait,
     Timer,
 )
-from perdure.core.run.reopening import make_room, open_condition, overtake, tell_superseded
 from perdure.core.run.state import PROGRESS, WORKFLOW_TASK, Run
 from perdure.core.run.status import CLOSED
 from perdure.core.run.task import request_task, withdraw
@@ -41,7 +46,7 @@ from perdure.core.run.update import (
 )
 
 
-def note(run: Run, moment: Moment, operation: Operation, event_type: str, payload: Members) -> None:
+def note(run: Run, ctx: Context, operation: Operation, event_type: str, payload: Members) -> None:
     """Record a fact of an operation that does not end it, now or as soon as it may be seen."""
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):
@@ -49,8 +54,8 @@ def note(run: Run, moment: Moment, operation: Operation, event_type: str, payloa
         release_later(run, operation.sequence)
     else:
         if run.wait is not None:
-            overtake(run)
-        record(run, moment, event_type, with_metadata(payload, operation))
+            mark_overtaken(run)
+        record(run, ctx, event_type, with_metadata(payload, operation))
 
 
 def resolve(run: Run, operation: Operation, outcome: Held) -> None:
@@ -70,32 +75,32 @@ def resolve(run: Run, operation: Operation, outcome: Held) -> None:
     _release_last(run, operation.sequence)
 
 
-def settle(run: Run, moment: Moment) -> None:
+def settle(run: Run, ctx: Context) -> None:
     """Release what was held back, then hand over messages, one wake-up at a time."""
     if run.status in CLOSED or is_frozen(run):
         return
     while run.releasing:
-        _release(run, moment, run.releasing.pop(0))
+        _release(run, ctx, run.releasing.pop(0))
     if run.cancellation is not None:
-        let_request_in(run, moment)
+        let_request_in(run, ctx)
     if run.local_calls:
-        _wake_for_attempts(run, moment)
+        _wake_for_attempts(run, ctx)
     if run.task is None and run.update is not None:
         # It had stepped back so that the code could go on.
-        request_update_task(run, moment, run.update)
-    while run.inbox and (run.task is None or _carries_more(run, moment)):
-        _hand_over(run, moment)
+        request_update_task(run, ctx, run.update)
+    while run.inbox and (run.task is None or _carries_more(run, ctx)):
+        _hand_over(run, ctx)
     if run.task is None and run.unapplied:
-        _apply_kept_signal(run, moment)
+        _apply_kept_signal(run, ctx)
 
 
-def _carries_more(run: Run, moment: Moment) -> bool:
+def _carries_more(run: Run, ctx: Context) -> bool:
     """Whether the task that a message has asked for may carry the next message, too.
 
     Only to code at a condition that has a name, and only to workers of which we know how they
     replay; what comes behind an update waits until the code has seen that.
     """
-    most = run.signals_per_task_max or moment.bounds.signals_per_task_max
+    most = run.signals_per_task_max or ctx.bounds.signals_per_task_max
     if most == 1 or run.keeps_signals or run.update is not None:
         return False
     task, wait = run.task, open_condition(run)
@@ -106,18 +111,18 @@ def _carries_more(run: Run, moment: Moment) -> bool:
     return not isinstance(run.inbox[oldest_position(run)], Update)
 
 
-def hand_over_late(run: Run, moment: Moment) -> None:
+def hand_over_late(run: Run, ctx: Context) -> None:
     """Show all that waits to code that has closed its run without knowing of it, in one task.
 
     An update waits its turn, and messages of streams do not overtake it.
     """
     for position, message in late_messages(run):
         if isinstance(message, StreamMessage):
-            _receive_message(run, moment, position, message)
+            _receive_message(run, ctx, position, message)
         else:
             leave_inbox(run, position)
-            _receive(run, moment, message)
-    request_task(run, moment)
+            _receive(run, ctx, message)
+    request_task(run, ctx)
 
 
 def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
@@ -132,7 +137,7 @@ def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
     return found
 
 
-def _wake_for_attempts(run: Run, moment: Moment) -> None:
+def _wake_for_attempts(run: Run, ctx: Context) -> None:
     """A worker shall begin the next attempts, or recover those that were lost with their lease.
 
     It begins all that are open, so none of them may still be waiting for its time; a task that
@@ -149,7 +154,7 @@ def _wake_for_attempts(run: Run, moment: Moment) -> None:
                 withdraw(run, WORKFLOW_TASK)
             run.task = None
     elif due:
-        request_task(run, moment, resume_context(due[0], "ActivityRetryScheduled"))
+        request_task(run, ctx, resume_context(due[0], "ActivityRetryScheduled"))
 
 
 def is_frozen(run: Run) -> bool:
@@ -164,13 +169,13 @@ def is_frozen(run: Run) -> bool:
     return run.cancellation is not None and is_unseen(run)
 
 
-def record_held(run: Run, moment: Moment, operation: Operation) -> None:
+def record_held(run: Run, ctx: Context, operation: Operation) -> None:
     """Record what was held back of an operation that is let go: what was acknowledged is a fact."""
     for event in operation.held:
-        record_encoded(run, moment, event.event_type, event.payload)
+        record_encoded(run, ctx, event.event_type, event.payload)
     operation.held = []
     if operation.outcome is not None:
-        record_encoded(run, moment, operation.outcome.event_type, operation.outcome.payload)
+        record_encoded(run, ctx, operation.outcome.event_type, operation.outcome.payload)
 
 
 def drop_operation(run: Run, sequence: int) -> None:
@@ -197,16 +202,16 @@ def _release_last(run: Run, sequence: int) -> None:
     run.releasing.append(sequence)
 
 
-def _release(run: Run, moment: Moment, sequence: int) -> None:
+def _release(run: Run, ctx: Context, sequence: int) -> None:
     operation = run.operations.get(sequence)
     if operation is None:
         return
     run.unsaved.operations.add(sequence)
     if run.wait is not None:
-        overtake(run)
+        mark_overtaken(run)
     if operation.held:
         for event in operation.held:
-            record_encoded(run, moment, event.event_type, event.payload)
+            record_encoded(run, ctx, event.event_type, event.payload)
         operation.held = []
     outcome = operation.outcome
     if outcome is None:
@@ -214,16 +219,16 @@ def _release(run: Run, moment: Moment, sequence: int) -> None:
     group = _group(run, operation)
     if group is not None and group.mode is GroupMode.ORDERED and group.open > 0:
         return
-    event_id = record_encoded(run, moment, outcome.event_type, outcome.payload)
+    event_id = record_encoded(run, ctx, outcome.event_type, outcome.payload)
     if sequence == run.wait and isinstance(operation, ConditionWait) and operation.cooperative:
-        tell_superseded(run, moment, sequence - 1)
+        tell_superseded(run, ctx, sequence - 1)
     drop_operation(run, sequence)
-    _wake_after(run, moment, operation, outcome, group, event_id)
+    _wake_after(run, ctx, operation, outcome, group, event_id)
 
 
 def _wake_after(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     operation: Operation,
     outcome: Held,
     group: Group | None,
@@ -233,29 +238,29 @@ def _wake_after(
         return
     resume = resume_context(operation, outcome.event_type)
     if group is None:
-        request_task(run, moment, resume)
+        request_task(run, ctx, resume)
         return
     group.unrecorded -= 1
     group.failed = group.failed or outcome.failed
     if group.unrecorded == 0:
         del run.groups[group.base]
     if group.interrupted:
-        request_task(run, moment, resume)
+        request_task(run, ctx, resume)
         return
     if group.mode is not GroupMode.SELECT:
         if group.unrecorded == 0:
-            request_task(run, moment, resume)
+            request_task(run, ctx, resume)
         return
     member = member_of(group, operation.sequence)
     member.open -= 1
     member.failed = member.failed or outcome.failed
     if group.winner is None and (outcome.failed or member.open == 0):
         group.winner = member.index
-        _record_winner(run, moment, group, member, outcome, event_id)
-        request_task(run, moment, resume)
+        _record_winner(run, ctx, group, member, outcome, event_id)
+        request_task(run, ctx, resume)
     elif open_condition(run) is None and (outcome.failed or member.open == 0):
         # Nobody needs a loser's outcome to see whether a condition is true.
-        request_task(run, moment, resume)
+        request_task(run, ctx, resume)
 
 
 def member_of(group: Group, sequence: int) -> Member:
@@ -267,11 +272,11 @@ def member_of(group: Group, sequence: int) -> Member:
 
 
 def _record_winner(
-    run: Run, moment: Moment, group: Group, member: Member, outcome: Held, event_id: str
+    run: Run, ctx: Context, group: Group, member: Member, outcome: Held, event_id: str
 ) -> None:
     record(
         run,
-        moment,
+        ctx,
         "SelectionResolved",
         {
             "selection_group_id": group.group_id,
@@ -297,50 +302,48 @@ def _group(run: Run, operation: Operation) -> Group | None:
 # Messages ---------------------------------------------------------------------------------------
 
 
-def _hand_over(run: Run, moment: Moment) -> None:
+def _hand_over(run: Run, ctx: Context) -> None:
     position = oldest_position(run)
     message = run.inbox[position]
     if isinstance(message, Update):
-        hand_over_update(run, moment, position, message)
+        hand_over_update(run, ctx, position, message)
     elif isinstance(message, StreamMessage):
-        _receive_message(run, moment, position, message)
+        _receive_message(run, ctx, position, message)
     else:
         leave_inbox(run, position)
-        _receive(run, moment, message)
+        _receive(run, ctx, message)
 
 
-def _receive_message(run: Run, moment: Moment, position: int, message: StreamMessage) -> None:
+def _receive_message(run: Run, ctx: Context, position: int, message: StreamMessage) -> None:
     """Record a message of a stream. It is kept until the code has read it."""
     del run.inbox[position]
     run.unread[position] = message
     # The row stays where it is: that the inbox begins behind it says that it was handed over.
     run.inbox_first = position + 1
-    make_room(run, moment)
-    record(run, moment, "SignalReceived", message_members(run, message))
+    reopen_before_message(run, ctx)
+    record(run, ctx, "SignalReceived", message_members(run, message))
     if open_condition(run) is not None or all(o.detached for o in run.operations.values()):
-        request_task(run, moment, _signal_resume(message, None))
+        request_task(run, ctx, _signal_resume(message, None))
 
 
-def _receive(run: Run, moment: Moment, signal: Signal) -> None:
+def _receive(run: Run, ctx: Context, signal: Signal) -> None:
     """Record one signal; wake the run only if its code can look at it now."""
     link_command(run, signal)
-    make_room(run, moment)
+    reopen_before_message(run, ctx)
     wait = None if run.wait is None else run.operations.get(run.wait)
     bound = isinstance(wait, SignalWait) and wait.signal is None and wait.signal_name == signal.name
     kept = not bound and run.keeps_signals and not isinstance(wait, ConditionWait)
     wait_id = f"signal-command:{signal.command_id}" if kept else None
     if isinstance(wait, SignalWait) and bound:
         wait_id = wait.wait_id
-    record(
-        run, moment, "SignalReceived", {**signal_members(run, signal), "signal_wait_id": wait_id}
-    )
+    record(run, ctx, "SignalReceived", {**signal_members(run, signal), "signal_wait_id": wait_id})
     if isinstance(wait, SignalWait) and bound:
-        _bind(run, moment, wait, signal)
+        _bind(run, ctx, wait, signal)
         return
     if kept:
         run.unapplied.append(signal)
     if isinstance(wait, ConditionWait) or all(o.detached for o in run.operations.values()):
-        request_task(run, moment, _signal_resume(signal, None))
+        request_task(run, ctx, _signal_resume(signal, None))
 
 
 def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
@@ -356,7 +359,7 @@ def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
     }
 
 
-def _apply_kept_signal(run: Run, moment: Moment) -> None:
+def _apply_kept_signal(run: Run, ctx: Context) -> None:
     """A signal that came before its wait was opened."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     if not isinstance(wait, SignalWait) or wait.signal is not None:
@@ -364,15 +367,15 @@ def _apply_kept_signal(run: Run, moment: Moment) -> None:
     for position, signal in enumerate(run.unapplied):
         if signal.name == wait.signal_name:
             del run.unapplied[position]
-            _bind(run, moment, wait, signal)
+            _bind(run, ctx, wait, signal)
             return
 
 
-def _bind(run: Run, moment: Moment, wait: SignalWait, signal: Signal) -> None:
+def _bind(run: Run, ctx: Context, wait: SignalWait, signal: Signal) -> None:
     wait.signal = signal
     wait.fire_at = None
     run.unsaved.operations.add(wait.sequence)
-    request_task(run, moment, _signal_resume(signal, wait.wait_id))
+    request_task(run, ctx, _signal_resume(signal, wait.wait_id))
 
 
 def _signal_resume(signal: Signal | StreamMessage, wait_id: str | None) -> dict[str, str | int]:

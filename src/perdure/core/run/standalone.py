@@ -6,8 +6,8 @@ from perdure.core.payload import Frame
 from perdure.core.rejection import InvalidRequest, UnknownSignal, UpdateRejected
 from perdure.core.run.command import ScheduleActivity
 from perdure.core.run.completion import open_activity
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm, operation_due
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity, ActivityTimeouts, RetryPolicy
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import record_accepted
@@ -34,7 +34,7 @@ class ActivityRequest(Struct, frozen=True, kw_only=True):
     timeouts: ActivityTimeouts = ActivityTimeouts()
 
 
-def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | None) -> Run:
+def start_standalone(request: ActivityRequest, ctx: Context, *, before: Run | None) -> Run:
     """A run that does one activity. `before` is the finished run of the same id, if any."""
     _require_free(request, before)
     plain = None if request.arguments is not None else request.plain or b"[]"
@@ -43,13 +43,13 @@ def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | 
         assert plain is not None
         arguments = plain_envelope(plain, request.frame)
     run = Run(
-        run_id=moment.ids.ulid(),
+        run_id=ctx.ids.ulid(),
         namespace=request.namespace,
         workflow_id=request.activity_id,
         workflow_type=HOST_TYPE,
         queue=request.queue,
         run_number=1 if before is None else before.run_number + 1,
-        started_at=moment.now,
+        started_at=ctx.now,
         status=RunStatus.RUNNING,
         business_key=request.business_key,
         frame=request.frame.value,
@@ -57,7 +57,7 @@ def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | 
         arguments=arguments,
     )
     run.unsaved.created = True
-    record_accepted(run, moment)
+    record_accepted(run, ctx)
     command = ScheduleActivity(
         activity_type=request.activity_type,
         arguments=arguments,
@@ -66,7 +66,7 @@ def start_standalone(request: ActivityRequest, moment: Moment, *, before: Run | 
         timeouts=request.timeouts,
     )
     sequence, run.next_sequence = run.next_sequence, run.next_sequence + 1
-    activity = open_activity(run, moment, command, sequence, None)
+    activity = open_activity(run, ctx, command, sequence, None)
     run.hosted = Hosted(
         execution_id=activity.execution_id,
         activity_type=request.activity_type,

@@ -7,10 +7,10 @@ from msgspec import Struct, field
 from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import Raw, record
 from perdure.core.run.lease import TaskState
-from perdure.core.run.moment import Moment
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.state import Parent, Run
 from perdure.core.run.task import request_task
@@ -41,19 +41,19 @@ class StartRequest(Struct, frozen=True, kw_only=True):
     signals_per_task_max: int | None = None
 
 
-def start_run(request: StartRequest, moment: Moment) -> Run:
+def start_run(request: StartRequest, ctx: Context) -> Run:
     """A new run of a workflow id that has none."""
     arguments = request.arguments
     if arguments is None:
         arguments = plain_envelope(request.plain or b"[]", request.frame)
     run = Run(
-        run_id=moment.ids.ulid(),
+        run_id=ctx.ids.ulid(),
         namespace=request.namespace,
         workflow_id=request.workflow_id,
         workflow_type=request.workflow_type,
         queue=request.queue,
         run_number=1,
-        started_at=moment.now,
+        started_at=ctx.now,
         business_key=request.business_key,
         frame=request.frame.value,
         plain_input=None if request.arguments is not None else request.plain or b"[]",
@@ -71,20 +71,20 @@ def start_run(request: StartRequest, moment: Moment) -> Run:
     delay = request.start_delay_seconds * SECOND
     set_deadlines(
         run,
-        moment,
+        ctx,
         execution=request.execution_timeout_seconds,
         run_timeout=request.run_timeout_seconds,
         delay=delay,
     )
     run.unsaved.created = True
-    record_accepted(run, moment)
-    open_run(run, moment, delay=delay)
+    record_accepted(run, ctx)
+    open_run(run, ctx, delay=delay)
     return run
 
 
 def start_child(
     parent: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     run_id: str,
     workflow_id: str,
@@ -104,7 +104,7 @@ def start_child(
         workflow_type=workflow_type,
         queue=queue,
         run_number=1,
-        started_at=moment.now,
+        started_at=ctx.now,
         frame=parent.frame,
         memo=dict(parent.memo),
         search_attributes=dict(parent.search_attributes),
@@ -118,18 +118,16 @@ def start_child(
         late_signal_tasks_max=parent.late_signal_tasks_max,
         signals_per_task_max=parent.signals_per_task_max,
     )
-    set_deadlines(
-        child, moment, execution=execution_timeout_seconds, run_timeout=run_timeout_seconds
-    )
+    set_deadlines(child, ctx, execution=execution_timeout_seconds, run_timeout=run_timeout_seconds)
     child.unsaved.created = True
-    record_started(child, moment, {})
-    open_run(child, moment, delay=0)
+    record_started(child, ctx, {})
+    open_run(child, ctx, delay=0)
     return child
 
 
 def start_successor(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     workflow_type: str | None = None,
     queue: str | None = None,
@@ -144,13 +142,13 @@ def start_successor(
     The execution deadline spans the chain; the run deadline starts anew.
     """
     successor = Run(
-        run_id=moment.ids.ulid(),
+        run_id=ctx.ids.ulid(),
         namespace=run.namespace,
         workflow_id=run.workflow_id,
         workflow_type=workflow_type or run.workflow_type,
         queue=queue or run.queue,
         run_number=run.run_number + 1,
-        started_at=moment.now,
+        started_at=ctx.now,
         business_key=run.business_key,
         frame=run.frame,
         memo=dict(run.memo),
@@ -171,7 +169,7 @@ def start_successor(
     )
     set_deadlines(
         successor,
-        moment,
+        ctx,
         execution=run.execution_timeout_seconds,
         run_timeout=run.run_timeout_seconds,
         delay=delay,
@@ -185,18 +183,18 @@ def start_successor(
             "retry_attempt": successor.parent.retry_attempt,
             "retry_of_child_workflow_run_id": run.run_id,
         }
-    record_started(successor, moment, retry)
-    open_run(successor, moment, delay=delay)
+    record_started(successor, ctx, retry)
+    open_run(successor, ctx, delay=delay)
     return successor
 
 
 def set_deadlines(
-    run: Run, moment: Moment, *, execution: int | None, run_timeout: int | None, delay: int = 0
+    run: Run, ctx: Context, *, execution: int | None, run_timeout: int | None, delay: int = 0
 ) -> None:
     """Start the clocks of a run, when its code may begin."""
     run.execution_timeout_seconds = execution
     run.run_timeout_seconds = run_timeout
-    begins_at = moment.now + delay
+    begins_at = ctx.now + delay
     if execution is not None:
         run.execution_deadline_at = begins_at + execution * SECOND
     if run_timeout is not None:
@@ -205,12 +203,12 @@ def set_deadlines(
     arm(run, run.run_deadline_at)
 
 
-def record_accepted(run: Run, moment: Moment, members: dict[str, Any] | None = None) -> None:
+def record_accepted(run: Run, ctx: Context, members: dict[str, Any] | None = None) -> None:
     """The first facts of a run that somebody asked for from outside."""
-    command_id = moment.ids.ulid()
+    command_id = ctx.ids.ulid()
     record(
         run,
-        moment,
+        ctx,
         "StartAccepted",
         {
             "workflow_command_id": command_id,
@@ -220,21 +218,21 @@ def record_accepted(run: Run, moment: Moment, members: dict[str, Any] | None = N
             "outcome": "started_new",
         },
     )
-    record_started(run, moment, {"workflow_command_id": command_id, **(members or {})})
+    record_started(run, ctx, {"workflow_command_id": command_id, **(members or {})})
 
 
-def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
+def record_started(run: Run, ctx: Context, members: dict[str, Any]) -> None:
     """What every run's history tells of its beginning."""
     parent = run.parent
     record(
         run,
-        moment,
+        ctx,
         "WorkflowStarted",
         {
             "workflow_type": run.workflow_type,
             "workflow_instance_id": run.workflow_id,
             "workflow_run_id": run.run_id,
-            "timestamp": instant.text(moment.now),
+            "timestamp": instant.text(ctx.now),
             "payload_codec": run.codec,
             "input": Raw(run.arguments),
             "business_key": run.business_key,
@@ -256,19 +254,19 @@ def record_started(run: Run, moment: Moment, members: dict[str, Any]) -> None:
     )
 
 
-def open_run(run: Run, moment: Moment, *, delay: int) -> None:
+def open_run(run: Run, ctx: Context, *, delay: int) -> None:
     """Wake the code of a new run, now or later."""
-    request_task(run, moment)
-    delay_start(run, moment, delay)
+    request_task(run, ctx)
+    delay_start(run, ctx, delay)
 
 
-def delay_start(run: Run, moment: Moment, delay: int) -> None:
+def delay_start(run: Run, ctx: Context, delay: int) -> None:
     """Let the first task of a new run come later."""
     if delay <= 0:
         return
     task = run.task
     assert task is not None
     task.state = TaskState.DELAYED
-    task.available_at = moment.now + delay
+    task.available_at = ctx.now + delay
     run.unsaved.ready.clear()
     arm(run, task.available_at)

@@ -24,8 +24,8 @@ from perdure.core.run.inbox import (
 )
 from perdure.core.run.lease import Lease, TaskState
 from perdure.core.run.operation import Activity, ActivityTimeouts, Group, Operation, RetryPolicy
-from perdure.core.run.outside import Cancellation, Holder, TraceLink
 from perdure.core.run.push import Push
+from perdure.core.run.state_parts import Cancellation, StickyWorker, TraceLink
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
@@ -133,7 +133,7 @@ TASK_KINDS: Mapping[Dialect, str] = {Dialect.PULL: "workflow", Dialect.PUSH: "pa
 _CODECS: Mapping[Dialect, str] = {Dialect.PULL: "avro", Dialect.PUSH: "json"}
 
 
-class Unsaved:
+class RunChanges:
     """What a run has that the disk has not: the store writes this, then it is emptied."""
 
     __slots__ = (
@@ -262,7 +262,7 @@ class Run(Struct):
     # The trace that the run belongs to, and those that its next task has to do with.
     trace: bytes | None = None
     links: list[TraceLink] = field(default_factory=list)
-    holder: Holder | None = None
+    holder: StickyWorker | None = None
     # Local activities without an outcome, by their sequences.
     local_calls: list[int] = field(default_factory=list)
     answers: Answers | None = None
@@ -292,7 +292,7 @@ class Run(Struct):
     opening_bytes: int = 0
     # Where the steps of a push run stand, by their hashed ids.
     places: dict[str, int] = field(default_factory=dict)
-    unsaved: Unsaved = field(default_factory=Unsaved)
+    unsaved: RunChanges = field(default_factory=RunChanges)
 
     @property
     def is_closed(self) -> bool:

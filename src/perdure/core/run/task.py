@@ -19,10 +19,9 @@ from perdure.core.rejection import (
     WorkflowTaskAttemptMismatch,
 )
 from perdure.core.run import reframe
-from perdure.core.run.closing import stop_details
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import Activity
 from perdure.core.run.push import Push
 from perdure.core.run.state import (
@@ -35,6 +34,7 @@ from perdure.core.run.state import (
     WorkflowTask,
 )
 from perdure.core.run.status import RunStatus
+from perdure.core.run.stop_details import stop_details
 from perdure.core.run.trace import forget_links
 
 APPROVED = "approved"
@@ -53,7 +53,7 @@ LOCAL_RELEASE = "local_activity_released"
 
 def request_task(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     resume: dict[str, str | int] | None = None,
     kind: TaskKind = PROGRESS,
 ) -> None:
@@ -74,25 +74,25 @@ def request_task(
     run.task_count += 1
     run.task = WorkflowTask(
         number=run.task_count,
-        available_at=moment.now,
+        available_at=ctx.now,
         resume={} if resume is None else resume,
         kind=kind,
     )
     run.unsaved.ready[WORKFLOW_TASK] = True
 
 
-def hasten_task(run: Run, moment: Moment, resume: dict[str, str | int]) -> None:
+def hasten_task(run: Run, ctx: Context, resume: dict[str, str | int]) -> None:
     """Wake the run at once, under the name that its task has now."""
     task = run.task
     if task is None or task.kind is not PROGRESS:
-        request_task(run, moment, resume)
+        request_task(run, ctx, resume)
         return
     assert task.state is not LEASED, "a task that somebody has cannot be renamed"
     if task.state is READY and not run.unsaved.ready.get(WORKFLOW_TASK):
         # The disk shows it to pollers that may not have it any more.
         run.unsaved.withdrawn.add(WORKFLOW_TASK)
     task.state = READY
-    task.available_at = min(task.available_at, moment.now)
+    task.available_at = min(task.available_at, ctx.now)
     run.unsaved.ready[WORKFLOW_TASK] = True
 
 
@@ -130,7 +130,7 @@ def activity_place(run: Run, activity: Activity) -> tuple[str, str]:
 
 def lease_task(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     *,
     owner: str,
     timeout: int,
@@ -159,7 +159,7 @@ def lease_task(
         run.validators = validators
     task.state = LEASED
     task.attempt += 1
-    task.lease = Lease(owner, moment.now, moment.now + timeout, poll_id)
+    task.lease = Lease(owner, ctx.now, ctx.now + timeout, poll_id)
     task.snapshot = run.history_count
     task.cooperative = cooperative
     task.replay_mode = replay_mode
@@ -180,9 +180,7 @@ def _begin_pass(run: Run, push: Push) -> None:
         push.meters.cleared = 0
 
 
-def require_lease(
-    run: Run, moment: Moment, *, number: int, owner: str, attempt: int
-) -> WorkflowTask:
+def require_lease(run: Run, ctx: Context, *, number: int, owner: str, attempt: int) -> WorkflowTask:
     """The leased task that a report speaks of. Refuses strangers, latecomers and old attempts."""
     if not 1 <= number <= run.task_count:
         raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
@@ -206,7 +204,7 @@ def require_lease(
             task_status="completed" if is_done else "ready",
         )
     lease = task.lease
-    if lease.expires_at <= moment.now:
+    if lease.expires_at <= ctx.now:
         raise LeaseExpired(
             f"the lease of workflow task {number} has expired",
             task_status="leased",
@@ -240,10 +238,10 @@ def find_receipt(
     return receipt
 
 
-def renew_task(run: Run, moment: Moment, task: WorkflowTask, timeout: int) -> int:
+def renew_task(run: Run, ctx: Context, task: WorkflowTask, timeout: int) -> int:
     """Extend the lease and return its new end."""
     assert task.lease is not None
-    task.lease.expires_at = moment.now + timeout
+    task.lease.expires_at = ctx.now + timeout
     arm(run, task.lease.expires_at)
     return task.lease.expires_at
 
@@ -258,31 +256,31 @@ def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
     return receipt
 
 
-def retry_task(run: Run, moment: Moment, message: str) -> None:
+def retry_task(run: Run, ctx: Context, message: str) -> None:
     """The worker failed the task: the run stays open and the same task comes again, later."""
     task = run.task
     assert task is not None
     task.failures += 1
     task.failure_message = message
     delay = min(SECOND << min(task.failures - 1, 16), WORKFLOW_TASK_BACKOFF_MAX)
-    delay_task(run, moment, task, delay)
+    delay_task(run, ctx, task, delay)
 
 
-def delay_task(run: Run, moment: Moment, task: WorkflowTask, delay: int) -> None:
+def delay_task(run: Run, ctx: Context, task: WorkflowTask, delay: int) -> None:
     """The same task comes again, later."""
     task.lease = None
     task.state = DELAYED
-    task.available_at = moment.now + delay
+    task.available_at = ctx.now + delay
     arm(run, task.available_at)
 
 
-def release_task(run: Run, moment: Moment) -> None:
+def release_task(run: Run, ctx: Context) -> None:
     """The lease ended without a report: the task is ready again."""
     task = run.task
     assert task is not None
     task.lease = None
     task.state = READY
-    task.available_at = moment.now
+    task.available_at = ctx.now
     run.unsaved.ready[WORKFLOW_TASK] = True
 
 

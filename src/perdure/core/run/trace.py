@@ -2,8 +2,8 @@
 
 from perdure.core.limits import TRACE_LINKS_MAX
 from perdure.core.run.inbox import Signal, Update
-from perdure.core.run.outside import TraceLink
 from perdure.core.run.state import Run, TaskKind, WorkflowTask
+from perdure.core.run.state_parts import TraceLink
 
 
 def link_command(run: Run, command: Signal | Update) -> None:

@@ -5,15 +5,15 @@ its last event; workers replay past such events without reading them.
 """
 
 from perdure.core.limits import REJECTED_SIGNALS_BYTES_MAX, REJECTED_SIGNALS_SHOWN_MAX
+from perdure.core.run.context import Context
 from perdure.core.run.history import record
 from perdure.core.run.inbox import RejectedSignal, RejectedSignals, Signal, StreamMessage
 from perdure.core.run.message_stream import message_members
-from perdure.core.run.moment import Moment
 from perdure.core.run.settle import signal_members
 from perdure.core.run.state import Run
 
 
-def reject_signals(run: Run, moment: Moment, reason: str) -> None:
+def reject_signals(run: Run, ctx: Context, reason: str) -> None:
     """Record what still waits in the inbox of a run that is about to close.
 
     The arguments of all of them have a bound, so that a close can always be written.
@@ -32,7 +32,7 @@ def reject_signals(run: Run, moment: Moment, reason: str) -> None:
         if room < 0:
             del members["arguments"], members["payload_codec"]
             members["arguments_bytes"] = size
-        record(run, moment, "SignalRejected", {**members, "closed_reason": reason})
+        record(run, ctx, "SignalRejected", {**members, "closed_reason": reason})
     run.rejected = RejectedSignals(
         len(waiting),
         [

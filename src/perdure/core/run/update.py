@@ -9,13 +9,13 @@ from typing import Any
 
 from perdure.core import limits
 from perdure.core.run.command import CompleteUpdate, UpdateOutcome
+from perdure.core.run.condition_reopen import reopen_before_message
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.group import is_blocked
 from perdure.core.run.history import Raw, raw, record
 from perdure.core.run.inbox import EndedUpdate, Refusal, Update
 from perdure.core.run.lease import TaskState
-from perdure.core.run.moment import Moment
-from perdure.core.run.reopening import make_room
 from perdure.core.run.state import WORKFLOW_TASK, Run, TaskKind
 from perdure.core.run.task import request_task, withdraw
 from perdure.core.run.trace import link_command
@@ -25,34 +25,34 @@ WORKER_LOST = "update_validator_worker_lost"
 OUT_OF_TIME = "update_validation_execution_timeout"
 
 
-def hand_over_update(run: Run, moment: Moment, position: int, update: Update) -> None:
+def hand_over_update(run: Run, ctx: Context, position: int, update: Update) -> None:
     """The turn of an update has come: have it judged, or accept it."""
     if update.unjudged and update.name in run.validators:
         update.unjudged = False
-        update.validate_by = moment.now + limits.UPDATE_VALIDATION_TIMEOUT
+        update.validate_by = ctx.now + limits.UPDATE_VALIDATION_TIMEOUT
         run.unsaved.inbox.add(position)
         arm(run, update.validate_by)
     if update.validate_by is None:
         leave_inbox(run, position)
-        accept(run, moment, update)
+        accept(run, ctx, update)
         return
     judged: dict[str, str | int] = {
         "workflow_update_id": update.update_id,
         "update_name": update.name,
     }
-    request_task(run, moment, judged, TaskKind.VALIDATION)
+    request_task(run, ctx, judged, TaskKind.VALIDATION)
 
 
-def accept(run: Run, moment: Moment, update: Update) -> None:
+def accept(run: Run, ctx: Context, update: Update) -> None:
     """The acceptance enters history, and a worker is asked for the outcome."""
     run.update = update
     link_command(run, update)
     members = {**_identity(run, update), "arguments": raw(update.arguments)}
-    record(run, moment, "UpdateAccepted", {**members, "payload_codec": run.codec})
-    request_update_task(run, moment, update)
+    record(run, ctx, "UpdateAccepted", {**members, "payload_codec": run.codec})
+    request_update_task(run, ctx, update)
 
 
-def request_update_task(run: Run, moment: Moment, update: Update) -> None:
+def request_update_task(run: Run, ctx: Context, update: Update) -> None:
     """Ask a worker to run the handler, and nothing but the handler."""
     resume: dict[str, str | int] = {
         "workflow_wait_kind": "update",
@@ -62,10 +62,10 @@ def request_update_task(run: Run, moment: Moment, update: Update) -> None:
         "workflow_update_id": update.update_id,
         "workflow_command_id": update.command_id,
     }
-    request_task(run, moment, resume, TaskKind.UPDATE)
+    request_task(run, ctx, resume, TaskKind.UPDATE)
 
 
-def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome, *, wake: bool) -> None:
+def finish_update(run: Run, ctx: Context, outcome: UpdateOutcome, *, wake: bool) -> None:
     """The handler's answer. Only what it completed is applied again by every later replay."""
     update = run.update
     assert update is not None
@@ -74,25 +74,25 @@ def finish_update(run: Run, moment: Moment, outcome: UpdateOutcome, *, wake: boo
     members = _identity(run, update)
     if not isinstance(outcome, CompleteUpdate):
         failure = {
-            "failure_id": moment.ids.ulid(),
+            "failure_id": ctx.ids.ulid(),
             "failure_category": "application",
             "non_retryable": outcome.non_retryable,
             "exception_type": outcome.exception_type,
             "exception_class": outcome.exception_class,
             "message": outcome.message,
         }
-        record(run, moment, "UpdateCompleted", {**members, **failure})
+        record(run, ctx, "UpdateCompleted", {**members, **failure})
         _end(run, update, "failed", event=run.history_count)
         return
     applied = {"arguments": raw(update.arguments), "payload_codec": run.codec}
-    make_room(run, moment)
-    record(run, moment, "UpdateApplied", {**members, **applied})
+    reopen_before_message(run, ctx)
+    record(run, ctx, "UpdateApplied", {**members, **applied})
     result = {"result": Raw(outcome.result or b"null"), "payload_codec": run.codec}
-    record(run, moment, "UpdateCompleted", {**members, **result})
+    record(run, ctx, "UpdateCompleted", {**members, **result})
     _end(run, update, "completed", event=run.history_count)
     if wake and not is_blocked(run):
         # The handler may have made true what the code waits for.
-        request_task(run, moment)
+        request_task(run, ctx)
 
 
 def refuse(run: Run, position: int, update: Update, refusal: Refusal) -> None:
@@ -106,14 +106,14 @@ def refuse(run: Run, position: int, update: Update, refusal: Refusal) -> None:
     _end(run, update, "rejected", refusal=refusal)
 
 
-def expire_validations(run: Run, moment: Moment) -> None:
+def expire_validations(run: Run, ctx: Context) -> None:
     """Refuse what nobody has judged in time."""
     late = [
         (position, message)
         for position, message in sorted(run.inbox.items())
         if isinstance(message, Update)
         and message.validate_by is not None
-        and message.validate_by <= moment.now
+        and message.validate_by <= ctx.now
     ]
     for position, update in late:
         refuse(run, position, update, _lateness(run, update))
@@ -151,17 +151,17 @@ def leave_inbox(run: Run, position: int) -> None:
     run.unsaved.inbox.add(position)
 
 
-def let_updates_go(run: Run, moment: Moment, *, category: str, ended: str) -> None:
+def let_updates_go(run: Run, ctx: Context, *, category: str, ended: str) -> None:
     """The run closes: what was accepted fails, what still waited is refused, and both are told."""
     update, run.update = run.update, None
     if update is not None:
         record(
             run,
-            moment,
+            ctx,
             "UpdateCompleted",
             {
                 **_identity(run, update),
-                "failure_id": moment.ids.ulid(),
+                "failure_id": ctx.ids.ulid(),
                 "failure_category": category,
                 "non_retryable": True,
                 "exception_type": "WorkflowClosed",
@@ -173,7 +173,7 @@ def let_updates_go(run: Run, moment: Moment, *, category: str, ended: str) -> No
     for _, message in sorted(run.inbox.items()):
         if isinstance(message, Update):
             arguments = {"arguments": raw(message.arguments)}
-            record(run, moment, "UpdateRejected", {**_identity(run, message), **arguments})
+            record(run, ctx, "UpdateRejected", {**_identity(run, message), **arguments})
             _end(run, message, "rejected", event=run.history_count)
 
 

@@ -10,8 +10,8 @@ from perdure.core.rejection import (
     UpdateValidationStale,
 )
 from perdure.core.run.completion import TaskReport
+from perdure.core.run.context import Context
 from perdure.core.run.inbox import Refusal, Update
-from perdure.core.run.moment import Moment
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Run, TaskKind, WorkflowTask
 from perdure.core.run.task import APPROVED, REJECTED, find_receipt, finish_task
@@ -29,9 +29,9 @@ class Judged(Struct, frozen=True):
     is_new: bool = False
 
 
-def approve_update(run: Run, moment: Moment, report: TaskReport) -> Judged:
+def approve_update(run: Run, ctx: Context, report: TaskReport) -> Judged:
     """The validator has nothing against it: the update is accepted at once."""
-    task = _require_task(run, moment, report, APPROVED)
+    task = _require_task(run, ctx, report, APPROVED)
     if task is None:
         return Judged(APPROVED, None)
     update = judged_update(run)
@@ -41,15 +41,15 @@ def approve_update(run: Run, moment: Moment, report: TaskReport) -> Judged:
     update.validate_by = None
     is_new = update.accepted_at is None
     if is_new:
-        update.accepted_at = moment.now
-    accept(run, moment, update)
-    settle(run, moment)
+        update.accepted_at = ctx.now
+    accept(run, ctx, update)
+    settle(run, ctx)
     return Judged(APPROVED, update, is_new)
 
 
-def reject_update(run: Run, moment: Moment, report: TaskReport, refusal: Refusal) -> Judged:
+def reject_update(run: Run, ctx: Context, report: TaskReport, refusal: Refusal) -> Judged:
     """The validator refuses, or could not be run. Nothing of it enters history."""
-    task = _require_task(run, moment, report, REJECTED)
+    task = _require_task(run, ctx, report, REJECTED)
     if task is None:
         return Judged(REJECTED, None)
     update = judged_update(run)
@@ -57,13 +57,11 @@ def reject_update(run: Run, moment: Moment, report: TaskReport, refusal: Refusal
     position = oldest_position(run)
     finish_task(run, task, REJECTED)
     refuse(run, position, update, refusal)
-    settle(run, moment)
+    settle(run, ctx)
     return Judged(REJECTED, update)
 
 
-def _require_task(
-    run: Run, moment: Moment, report: TaskReport, verdict: str
-) -> WorkflowTask | None:
+def _require_task(run: Run, ctx: Context, report: TaskReport, verdict: str) -> WorkflowTask | None:
     """The leased task that a verdict speaks of, or nothing when the same verdict comes again."""
     receipt = find_receipt(
         run, number=report.number, owner=report.owner, attempt=report.attempt, verdict=True
@@ -86,7 +84,7 @@ def _require_task(
             f"validation {report.number} of run {run.run_id} is not leased"
         )
     lease = task.lease
-    if lease.expires_at <= moment.now:
+    if lease.expires_at <= ctx.now:
         raise UpdateValidationLeaseExpired(
             f"the lease of validation {report.number} has expired",
             lease_expires_at=lease.expires_at,

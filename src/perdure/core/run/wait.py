@@ -4,12 +4,12 @@ from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.run.command import Command, OpenConditionWait, OpenSignalWait
+from perdure.core.run.condition_reopen import bind_messages, tell_superseded
+from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import held, raw, record, with_metadata
-from perdure.core.run.moment import Moment
 from perdure.core.run.operation import ConditionWait, Metadata, SignalWait
 from perdure.core.run.reframe import applied_value
-from perdure.core.run.reopening import bind_messages, tell_superseded
 from perdure.core.run.settle import drop_operation, resolve
 from perdure.core.run.state import Run, WorkflowTask
 from perdure.core.run.wait_events import condition, opening, timeout_timer
@@ -17,7 +17,7 @@ from perdure.core.run.wait_events import condition, opening, timeout_timer
 
 def open_condition_wait(
     run: Run,
-    moment: Moment,
+    ctx: Context,
     command: OpenConditionWait,
     sequence: int,
     metadata: Metadata | None,
@@ -26,8 +26,8 @@ def open_condition_wait(
     wait = ConditionWait(
         sequence=sequence,
         metadata=metadata,
-        wait_id=moment.ids.ulid().upper(),
-        opened_at=moment.now,
+        wait_id=ctx.ids.ulid().upper(),
+        opened_at=ctx.now,
         key=command.key,
         fingerprint=command.fingerprint,
         timeout_seconds=command.timeout_seconds,
@@ -35,23 +35,21 @@ def open_condition_wait(
     )
     run.operations[sequence] = wait
     run.unsaved.operations.add(sequence)
-    record(run, moment, "ConditionWaitOpened", opening(wait))
+    record(run, ctx, "ConditionWaitOpened", opening(wait))
     if command.timeout_seconds is not None:
-        _start_timeout(run, moment, wait)
+        _start_timeout(run, ctx, wait)
     if metadata is None:
         run.wait = sequence
     return wait
 
 
-def open_signal_wait(
-    run: Run, moment: Moment, command: OpenSignalWait, sequence: int
-) -> SignalWait:
+def open_signal_wait(run: Run, ctx: Context, command: OpenSignalWait, sequence: int) -> SignalWait:
     """Wait for one signal. One that came before keeps the name it was received under."""
     kept = next((s for s in run.unapplied if s.name == command.signal_name), None)
     wait = SignalWait(
         sequence=sequence,
-        wait_id=moment.ids.ulid().upper() if kept is None else f"signal-command:{kept.command_id}",
-        opened_at=moment.now,
+        wait_id=ctx.ids.ulid().upper() if kept is None else f"signal-command:{kept.command_id}",
+        opened_at=ctx.now,
         signal_name=command.signal_name,
         timeout_seconds=command.timeout_seconds,
     )
@@ -61,7 +59,7 @@ def open_signal_wait(
     run.keeps_signals = True
     record(
         run,
-        moment,
+        ctx,
         "SignalWaitOpened",
         {
             "sequence": sequence,
@@ -71,7 +69,7 @@ def open_signal_wait(
         },
     )
     if command.timeout_seconds is not None:
-        _start_timeout(run, moment, wait)
+        _start_timeout(run, ctx, wait)
     return wait
 
 
@@ -85,7 +83,7 @@ def repeats_wait(wait: ConditionWait, command: Command) -> bool:
 
 
 def close_wait_before(
-    run: Run, moment: Moment, task: WorkflowTask, reopening: OpenConditionWait | None
+    run: Run, ctx: Context, task: WorkflowTask, reopening: OpenConditionWait | None
 ) -> int | None:
     """The worker moved on, or asks the same question again; settle the open wait either way.
 
@@ -98,13 +96,13 @@ def close_wait_before(
     wait = run.operations.get(run.wait)
     if isinstance(wait, SignalWait):
         if wait.signal is not None:
-            _apply_signal(run, moment, wait)
+            _apply_signal(run, ctx, wait)
         return None
     if not isinstance(wait, ConditionWait):
         return None
     if reopening is not None and repeats_wait(wait, reopening):
         # Superseded without a word: the predicate may have been true in between, or not.
-        bind_messages(run, moment, wait)
+        bind_messages(run, ctx, wait)
         first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)
         run.reopened_from = first
@@ -114,7 +112,7 @@ def close_wait_before(
         return wait.sequence
     record(
         run,
-        moment,
+        ctx,
         "ConditionWaitSatisfied",
         {
             **condition(wait),
@@ -124,14 +122,14 @@ def close_wait_before(
             "signal_name": task.resume.get("signal_name"),
         },
     )
-    cancel_timeout(run, moment, wait)
+    cancel_timeout(run, ctx, wait)
     if wait.cooperative:
-        tell_superseded(run, moment, wait.sequence - 1)
+        tell_superseded(run, ctx, wait.sequence - 1)
     drop_operation(run, wait.sequence)
     return None
 
 
-def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+def time_out_wait(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> None:
     """The time-out of an open wait is due."""
     if isinstance(wait, ConditionWait):
         outcome = held(
@@ -144,19 +142,19 @@ def time_out_wait(run: Run, moment: Moment, wait: ConditionWait | SignalWait) ->
             wait,
         )
     else:
-        fired_at = instant.text(moment.now)
+        fired_at = instant.text(ctx.now)
         outcome = held("TimerFired", {**timeout_timer(wait), "fired_at": fired_at}, wait)
     resolve(run, wait, outcome)
 
 
-def _apply_signal(run: Run, moment: Moment, wait: SignalWait) -> None:
+def _apply_signal(run: Run, ctx: Context, wait: SignalWait) -> None:
     signal = wait.signal
     assert signal is not None
     if wait.timer_id is not None:
-        cancel_timeout(run, moment, wait)
+        cancel_timeout(run, ctx, wait)
     record(
         run,
-        moment,
+        ctx,
         "SignalApplied",
         {
             "workflow_command_id": signal.command_id,
@@ -170,18 +168,18 @@ def _apply_signal(run: Run, moment: Moment, wait: SignalWait) -> None:
     drop_operation(run, wait.sequence)
 
 
-def _start_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+def _start_timeout(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> None:
     assert wait.timeout_seconds is not None
-    wait.timer_id = moment.ids.ulid()
-    wait.fire_at = moment.now + wait.timeout_seconds * SECOND
-    record(run, moment, "TimerScheduled", with_metadata(timeout_timer(wait), wait))
+    wait.timer_id = ctx.ids.ulid()
+    wait.fire_at = ctx.now + wait.timeout_seconds * SECOND
+    record(run, ctx, "TimerScheduled", with_metadata(timeout_timer(wait), wait))
     arm(run, wait.fire_at)
 
 
-def cancel_timeout(run: Run, moment: Moment, wait: ConditionWait | SignalWait) -> None:
+def cancel_timeout(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> None:
     """The wait is over, and so is its timer, if it has one."""
     if wait.timer_id is None:
         return
-    cancelled_at = instant.text(moment.now)
+    cancelled_at = instant.text(ctx.now)
     payload = {**timeout_timer(wait), "cancelled_at": cancelled_at}
-    record(run, moment, "TimerCancelled", with_metadata(payload, wait))
+    record(run, ctx, "TimerCancelled", with_metadata(payload, wait))

@@ -18,8 +18,8 @@ from perdure.core.run.standalone import ActivityRequest
 from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus, bucket
 from perdure.engine.beat import Engine
-from perdure.engine.staffing import staffing_for
 from perdure.engine.standalone import ActivityStart, StartActivity
+from perdure.engine.worker_availability import staffing_for
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import views
 from perdure.protocols.durable_workflow.bodies import (
@@ -32,10 +32,10 @@ from perdure.protocols.durable_workflow.bodies import (
     require_in_order,
 )
 from perdure.protocols.durable_workflow.inputs import read_input
-from perdure.protocols.durable_workflow.listing import read_activities
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
+from perdure.protocols.durable_workflow.run_lists import read_activities
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
@@ -157,12 +157,12 @@ class Activities:
         events = await self._engine.store.read_history(
             run.run_id, after, limits.ATTEMPT_EVENTS_SHOWN_MAX
         )
-        staffing = await staffing_for(self._engine, run, self._clock.now())
+        availability = await staffing_for(self._engine, run, self._clock.now())
         answer = {
             **_view(run),
             "run_number": run.run_number,
             "compatibility": run.build_id,
-            **views.waiting(run, staffing),
+            **views.waiting(run, availability),
             **_attempts(run, events),
             **views.failure(run),
             "result": _result(run, events),

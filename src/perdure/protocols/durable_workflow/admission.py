@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.core.fleet.allowance import Ledger, Quota, Scope, dispatched
 from perdure.core.fleet.queue import AdmissionStatus, Load
+from perdure.core.fleet.quota import Ledger, Quota, Scope, dispatched
 
 _DISPATCHES = {
     Scope.QUEUE: (
@@ -26,7 +26,7 @@ _DISPATCHES = {
 
 
 def admission(
-    kind: str, load: Load, used: Sequence[tuple[Quota, Ledger]], *, is_shut: bool, now: int
+    kind: str, load: Load, used: Sequence[tuple[Quota, Ledger]], *, is_throttled: bool, now: int
 ) -> dict[str, Any]:
     """One kind of tasks of a queue. What has no limit is not told."""
     view: dict[str, Any] = {
@@ -39,8 +39,8 @@ def admission(
         "available_slot_count": load.free_slots,
     }
     for quota, ledger in used:
-        is_shut |= _add_quota(view, quota, ledger, load, now)
-    if is_shut:
+        is_throttled |= _add_quota(view, quota, ledger, load, now)
+    if is_throttled:
         view["status"] = AdmissionStatus.THROTTLED
     return view
 

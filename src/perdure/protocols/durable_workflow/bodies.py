@@ -23,7 +23,7 @@ Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 """What JSON calls a number may have any length; what is stored has 64 bits."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Patience = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+TimeoutQueue = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PageSize = Annotated[int, Meta(ge=1, le=limits.HISTORY_PAGE_SIZE_CEILING)]
 Absent = Raw | UnsetType
 
@@ -205,7 +205,7 @@ class PollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Patience | None = None
+    timeout_seconds: TimeoutQueue | None = None
     build_id: OptionalName = None
     history_page_size: PageSize | None = None
     accept_history_encoding: Annotated[str, Meta(max_length=64)] | None = None
@@ -367,7 +367,7 @@ class QueryPollBody(Body):
     worker_id: Name255
     task_queue: Name255
     poll_request_id: OptionalName = None
-    timeout_seconds: Patience | None = None
+    timeout_seconds: TimeoutQueue | None = None
     build_id: OptionalName = None
 
 

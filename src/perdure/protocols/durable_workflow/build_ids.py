@@ -8,7 +8,7 @@ from perdure.core.fleet.rollout import NOTHING_WANTED, Intent, Standing, standin
 from perdure.core.fleet.worker import Cadence, Cohort
 from perdure.core.rejection import InvalidRequest
 from perdure.engine.beat import Engine
-from perdure.engine.draining import (
+from perdure.engine.rollout_changes import (
     ROLLOUT,
     ChangeRollout,
     DrainBuild,

@@ -40,7 +40,7 @@ from perdure.protocols.durable_workflow.retry_policies import (
 )
 from perdure.protocols.durable_workflow.session_terms import TermsBody, terms_of
 from perdure.protocols.durable_workflow.stream_items import WireDirective, translate_directive
-from perdure.protocols.durable_workflow.tracing import read_carrier
+from perdure.protocols.durable_workflow.trace_context import read_carrier
 
 Payload = Raw | UnsetType
 CancellationPolicy = Literal["try_cancel", "wait_cancellation_completed", "abandon"]
@@ -458,7 +458,7 @@ def _start_service_operation(
 def require_workflow_type(workflow_type: str | None, field: str) -> None:
     """Refuse a type that no workflow may have."""
     if workflow_type == HOST_TYPE:
-        raise InvalidRequest(field, f"{HOST_TYPE} is kept for standalone activities")
+        raise InvalidRequest(field, f"{HOST_TYPE} is reserved for standalone activities")
 
 
 def require_call_options(

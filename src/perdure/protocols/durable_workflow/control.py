@@ -19,13 +19,13 @@ from perdure.core.rejection import (
     RunNotFound,
     TaskQueueDraining,
 )
-from perdure.core.run.budget import HistoryBudget
+from perdure.core.run.history_budget import HistoryBudget
 from perdure.core.run.reframe import plain_envelope
 from perdure.core.run.start import StartRequest
 from perdure.core.run.state import Run, workflow_task_id
-from perdure.dispatch.watching import Watchers
+from perdure.dispatch.run_watchers import RunWatchers
 from perdure.engine.beat import Engine
-from perdure.engine.control import (
+from perdure.engine.run_commands import (
     CancelRun,
     Commanded,
     CommandTarget,
@@ -35,7 +35,7 @@ from perdure.engine.control import (
     StartWorkflow,
     TerminateRun,
 )
-from perdure.engine.staffing import staffing_for
+from perdure.engine.worker_availability import staffing_for
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens, views
 from perdure.protocols.durable_workflow.commands import (
@@ -44,16 +44,16 @@ from perdure.protocols.durable_workflow.commands import (
     require_workflow_type,
 )
 from perdure.protocols.durable_workflow.inputs import read_input, require_signal_name
-from perdure.protocols.durable_workflow.listing import page_size, read_workflows
 from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
 )
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.refusals import Refusals, Refused
+from perdure.protocols.durable_workflow.run_lists import page_size, read_workflows
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
-from perdure.protocols.durable_workflow.tracing import read_carrier
+from perdure.protocols.durable_workflow.trace_context import read_carrier
 from perdure.store.interface import Instance, Store
 from perdure.web.message import Request, Response
 
@@ -71,7 +71,7 @@ class ControlPlane:
         engine: Engine,
         clock: Clock,
         ids: IdSource,
-        watchers: Watchers,
+        watchers: RunWatchers,
         surface: ControlSurface,
         *,
         poll_timeout: int,
@@ -226,12 +226,12 @@ class ControlPlane:
     async def _described(
         self, request: Request, operation: str, run: Run, siblings: list[Run]
     ) -> Response:
-        staffing = await staffing_for(self._engine, run, self._clock.now())
+        availability = await staffing_for(self._engine, run, self._clock.now())
         view = await views.description(
             self._engine.store,
             run,
             siblings,
-            staffing=staffing,
+            availability=availability,
             can_query=self._can_query,
             bounds=self._bounds,
             budget=self._budget,

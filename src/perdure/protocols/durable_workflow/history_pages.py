@@ -9,7 +9,7 @@ import msgspec
 from perdure.core import limits
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import InvalidRequest
-from perdure.core.run.budget import Budget, HistorySize
+from perdure.core.run.history_budget import Budget, HistorySize
 from perdure.protocols.durable_workflow import tokens
 from perdure.protocols.durable_workflow.bodies import HistoryPageBody, PollBody
 

@@ -9,7 +9,7 @@ from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.bounds import Bounds
 from perdure.core.rejection import HistoryDamaged, InvalidRequest
-from perdure.core.run.budget import HistoryBudget
+from perdure.core.run.history_budget import HistoryBudget
 from perdure.core.run.operation import NO_TIMEOUTS, ActivityTimeouts, RetryPolicy
 from perdure.dispatch.delivery import (
     ActivityDelivery,
@@ -17,12 +17,12 @@ from perdure.dispatch.delivery import (
     ValidationDelivery,
     WorkflowDelivery,
 )
-from perdure.dispatch.pollers import ParkedPoller
-from perdure.dispatch.polling import Poll, PollAnswer, Polling, PollStatus
+from perdure.dispatch.parked_polls import ParkedPoller
+from perdure.dispatch.polls import Poll, PollAnswer, Polling, PollStatus
 from perdure.engine.beat import Engine
 from perdure.protocols.durable_workflow import bodies
-from perdure.protocols.durable_workflow.apart import apart
-from perdure.protocols.durable_workflow.cancelling import cancellation_request
+from perdure.protocols.durable_workflow.cancellation import cancellation_request
+from perdure.protocols.durable_workflow.disk_reads import apart
 from perdure.protocols.durable_workflow.history_pages import (
     budget_members,
     history_page,
@@ -31,9 +31,9 @@ from perdure.protocols.durable_workflow.history_pages import (
 from perdure.protocols.durable_workflow.session_terms import terms_view
 from perdure.protocols.durable_workflow.sessions import knows_sessions
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface
-from perdure.protocols.durable_workflow.tracing import trace_members
+from perdure.protocols.durable_workflow.trace_context import trace_members
 from perdure.protocols.durable_workflow.updates import validation_task
-from perdure.web.message import Later, Request, Response
+from perdure.web.message import DeferredResponse, Request, Response
 
 _RESUME_MEMBERS = (
     "workflow_wait_kind",
@@ -67,7 +67,7 @@ Answering = Coroutine[Any, Any, Response]
 Finish = Callable[[Request, bodies.PollBody, Delivery], Response | Answering]
 
 
-class ParkedPoll(Later):
+class ParkedPoll(DeferredResponse):
     """A parked poll, and what its answer is made of."""
 
     __slots__ = ("_body", "_finish", "_poller", "_polls", "_request")
@@ -119,7 +119,7 @@ class Polls:
         self._finish_workflow: Finish = self._answer_workflow
         self._finish_activity: Finish = self._answer_activity
 
-    def poll_workflow_task(self, request: Request) -> Later | Answering:
+    def poll_workflow_task(self, request: Request) -> DeferredResponse | Answering:
         body = bodies.decode(request.body, bodies.PollBody)
         kinds = body.task_kinds or _PROGRESS
         if not _TASK_KINDS.issuperset(kinds):
@@ -127,11 +127,11 @@ class Polls:
             raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
         return self._poll(request, body, "workflow", kinds, self._finish_workflow)
 
-    def poll_update_validation(self, request: Request) -> Later | Answering:
+    def poll_update_validation(self, request: Request) -> DeferredResponse | Answering:
         body = bodies.decode(request.body, bodies.PollBody)
         return self._poll(request, body, "workflow", _VALIDATION, self._finish_workflow)
 
-    def poll_activity_task(self, request: Request) -> Later | Answering:
+    def poll_activity_task(self, request: Request) -> DeferredResponse | Answering:
         body = bodies.decode(request.body, bodies.PollBody)
         return self._poll(request, body, "activity", _PROGRESS, self._finish_activity)
 
@@ -142,7 +142,7 @@ class Polls:
         kind: str,
         tasks: Collection[str],
         finish: Finish,
-    ) -> Later | Answering:
+    ) -> DeferredResponse | Answering:
         poll = Poll(
             namespace=request.namespace,
             worker_id=body.worker_id,

@@ -13,10 +13,8 @@ from perdure.core.fleet.worker import Worker, require_poll_allowed, require_taki
 from perdure.core.maps import optional_members_of
 from perdure.core.references import find_references
 from perdure.core.rejection import HistoryDamaged, InvalidRequest, Rejection, WorkerNotRegistered
-from perdure.dispatch.asking import Asking, Question
-from perdure.dispatch.polling import PollStatus
-from perdure.dispatch.queries import QueryDesk
-from perdure.dispatch.query_book import QueryState
+from perdure.dispatch.polls import PollStatus
+from perdure.dispatch.query_broker import QueryBroker
 from perdure.dispatch.query_delivery import QueryDelivery, deliver_query
 from perdure.dispatch.query_messages import (
     QueryAnswer,
@@ -25,6 +23,8 @@ from perdure.dispatch.query_messages import (
     QueryReport,
     QueryView,
 )
+from perdure.dispatch.query_routing import QueryRouter, Question
+from perdure.dispatch.query_table import QueryState
 from perdure.engine.beat import Engine
 from perdure.engine.payloads import require_payloads
 from perdure.protocols.durable_workflow import bodies
@@ -49,8 +49,8 @@ class QueryPlane:
     def __init__(
         self,
         engine: Engine,
-        asking: Asking,
-        desk: QueryDesk,
+        asking: QueryRouter,
+        query_broker: QueryBroker,
         clock: Clock,
         surface: ControlSurface,
         worker_surface: WorkerSurface,
@@ -60,7 +60,7 @@ class QueryPlane:
     ) -> None:
         self._engine = engine
         self._asking = asking
-        self._desk = desk
+        self._query_broker = query_broker
         self._clock = clock
         self.surface = surface
         self._worker_surface = worker_surface
@@ -115,7 +115,7 @@ class QueryPlane:
         health = self._engine.store.health
         health.require_pollable(is_hasty=patience == 0)
         worker = await self._require_worker(request, body)
-        lease = await self._desk.poll(
+        lease = await self._query_broker.poll(
             worker,
             poll_id=body.poll_request_id or None,
             patience=patience,
@@ -123,7 +123,7 @@ class QueryPlane:
         )
         delivery = None if lease is None else await self._deliver(lease, worker)
         if lease is not None and request.is_gone:
-            self._desk.give_back(lease)
+            self._query_broker.give_back(lease)
         if lease is None:
             require_taking(worker, self._engine.rollouts.draining)
             if (trouble := health.trouble) is not None:
@@ -146,7 +146,7 @@ class QueryPlane:
         if delivery is None:
             reason = "query_workflow_state_unavailable"
             failure = QueryFailure(reason, "the history of the run cannot be read")
-            await self._desk.report(
+            await self._query_broker.report(
                 QueryReport(
                     namespace=lease.asked.namespace,
                     query_id=lease.query_id,
@@ -250,7 +250,7 @@ class QueryPlane:
         attempt: int,
         outcome: QueryAnswer | QueryFailure | None,
     ) -> QueryView:
-        return await self._desk.report(
+        return await self._query_broker.report(
             QueryReport(
                 namespace=request.namespace,
                 query_id=request.params["query_task_id"],

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from perdure.core import limits
+from perdure.features.retention.routes import SystemRetention
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.build_ids import BuildIds
-from perdure.protocols.durable_workflow.cancelling import Cancelling
+from perdure.protocols.durable_workflow.cancellation import Cancellations
 from perdure.protocols.durable_workflow.control import ControlPlane
 from perdure.protocols.durable_workflow.discovery import Discovery
 from perdure.protocols.durable_workflow.message_streams import MessageStreams
-from perdure.protocols.durable_workflow.prepared import PreparedActivities
+from perdure.protocols.durable_workflow.prepared_activities import PreparedActivities
 from perdure.protocols.durable_workflow.queries import QueryPlane
-from perdure.protocols.durable_workflow.redriving import Redriving
-from perdure.protocols.durable_workflow.retention import SystemRetention
+from perdure.protocols.durable_workflow.redrive import Redrive
 from perdure.protocols.durable_workflow.services import Services
 from perdure.protocols.durable_workflow.sessions import SessionPlane
 from perdure.protocols.durable_workflow.streams import Streams
@@ -45,11 +45,11 @@ def routes(
     queries: QueryPlane,
     updates: Updates,
     standalone: Activities,
-    redriving: Redriving,
+    redriving: Redrive,
     services: Services,
     sessions: SessionPlane,
     message_streams: MessageStreams,
-    cancelling: Cancelling,
+    cancelling: Cancellations,
     prepared: PreparedActivities,
     streams: Streams,
     discovery: Discovery,

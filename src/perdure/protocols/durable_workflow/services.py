@@ -20,10 +20,10 @@ from perdure.core.rejection import (
     ServiceCallNotFound,
     ServiceEntryNotFound,
 )
-from perdure.core.run.binding import ACTIVITY_EXECUTION, WORKFLOW_RUN, Binding
 from perdure.core.run.operation import ActivityTimeouts
+from perdure.core.run.service_binding import ACTIVITY_EXECUTION, WORKFLOW_RUN, Binding
 from perdure.core.service import COMPLETED, Call, CallRequest, Entry, ServiceName, call_path
-from perdure.dispatch.updating import UpdateWaiters
+from perdure.dispatch.update_waiters import UpdateWaiters
 from perdure.engine.beat import Engine
 from perdure.engine.service_calls import (
     CALL,
@@ -51,7 +51,6 @@ from perdure.protocols.durable_workflow.commands import (
     require_workflow_type,
 )
 from perdure.protocols.durable_workflow.inputs import read_input
-from perdure.protocols.durable_workflow.listing import page_size
 from perdure.protocols.durable_workflow.payloads import (
     frame_of_envelope,
     require_payload,
@@ -59,6 +58,7 @@ from perdure.protocols.durable_workflow.payloads import (
 )
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
+from perdure.protocols.durable_workflow.run_lists import page_size
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance

@@ -12,7 +12,7 @@ from perdure.core.rejection import (
     WorkerSessionsUnavailable,
 )
 from perdure.core.run.operation import Activity
-from perdure.dispatch.sessions import SessionDesk
+from perdure.dispatch.session_polls import SessionPolls
 from perdure.engine.beat import Engine
 from perdure.engine.sessions import (
     SESSION,
@@ -89,13 +89,13 @@ class SessionPlane:
     def __init__(
         self,
         engine: Engine,
-        desk: SessionDesk,
+        query_broker: SessionPolls,
         clock: Clock,
         worker_surface: WorkerSurface,
         control_surface: ControlSurface,
     ) -> None:
         self._engine = engine
-        self._desk = desk
+        self._query_broker = query_broker
         self._clock = clock
         self._surface = worker_surface
         self.control_surface = control_surface
@@ -111,7 +111,7 @@ class SessionPlane:
         except Rejection as refusal:
             refusal.details.setdefault("admitted", False)
             raise
-        self._desk.session_changed(request.namespace, body.session_id)
+        self._query_broker.session_changed(request.namespace, body.session_id)
         status = 201 if outcome is Outcome.CREATED else 200
         return self._verb(request, status, outcome, session, admitted=True)
 
@@ -132,7 +132,7 @@ class SessionPlane:
         session, is_new = await self._engine.submit(
             CloseSession(request.namespace, session_id, body.worker_id, body.reason)
         )
-        self._desk.session_changed(request.namespace, session_id)
+        self._query_broker.session_changed(request.namespace, session_id)
         return self._verb(request, 200, "closed" if is_new else "already_closed", session)
 
     def _verb(

@@ -17,7 +17,7 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.state import Run
 from perdure.core.run.stream import NewItem, OutputStream
-from perdure.dispatch.tailing import Tail, Tails
+from perdure.dispatch.stream_readers import StreamReaders, WaitingReader
 from perdure.engine.beat import Engine
 from perdure.engine.streams import STREAMS, WriteStream, Written, record_key, stream_of
 from perdure.protocols.durable_workflow import bodies
@@ -53,10 +53,12 @@ class _Window(Struct, frozen=True):
 class Streams:
     """Handlers of `/api/workflows/{workflow_id}/runs/{run_id}/streams…`."""
 
-    def __init__(self, engine: Engine, tails: Tails, surface: ControlSurface) -> None:
+    def __init__(
+        self, engine: Engine, stream_readers: StreamReaders, surface: ControlSurface
+    ) -> None:
         self._engine = engine
         self._store = engine.store
-        self._tails = tails
+        self._stream_readers = stream_readers
         names = ("list_streams", "describe_stream", "read_stream", "append_stream", "close_stream")
         self.surfaces = {name: surface.of(name) for name in names}
 
@@ -99,7 +101,7 @@ class Streams:
             return await self._read_page(key, window, None)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + window.seconds
-        with self._tails.waiting_at(key) as tail:
+        with self._stream_readers.waiting_at(key) as tail:
             is_gone = False
 
             def leave() -> None:
@@ -114,10 +116,17 @@ class Streams:
                 left = give_up_at - loop.time()
                 if page is not None and (page.items or page.is_last):
                     return page
-                if is_gone or self._tails.is_closed or left <= 0 or not await tail.wait(left):
+                if (
+                    is_gone
+                    or self._stream_readers.is_closed
+                    or left <= 0
+                    or not await tail.wait(left)
+                ):
                     return page
 
-    async def _read_page(self, key: RecordKey, window: _Window, tail: Tail | None) -> _Page | None:
+    async def _read_page(
+        self, key: RecordKey, window: _Window, tail: WaitingReader | None
+    ) -> _Page | None:
         record = await self._store.read_record(key)
         if record is None:
             return None

@@ -8,8 +8,8 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
-from perdure.core.fleet.allowance import Ledger
-from perdure.core.fleet.queue import KINDS, Load, QueueState, with_crew
+from perdure.core.fleet.queue import KINDS, Load, QueueState, with_workers
+from perdure.core.fleet.quota import Ledger
 from perdure.core.fleet.worker import Cadence, Worker, WorkerStatus
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import (
@@ -20,11 +20,11 @@ from perdure.core.run.state import (
     validation_task_id,
     workflow_task_id,
 )
-from perdure.dispatch.queries import QueryDesk
+from perdure.dispatch.query_broker import QueryBroker
 from perdure.dispatch.query_messages import QueueName
-from perdure.engine.allowing import LEDGER
 from perdure.engine.beat import Engine
-from perdure.engine.granting import Granting
+from perdure.engine.leasing import Leasing
+from perdure.engine.quotas import LEDGER
 from perdure.protocols.durable_workflow.admission import admission
 from perdure.protocols.durable_workflow.build_ids import require_queue
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
@@ -42,15 +42,15 @@ class TaskQueues:
     def __init__(
         self,
         engine: Engine,
-        desk: QueryDesk,
-        granting: Granting,
+        query_broker: QueryBroker,
+        leasing: Leasing,
         clock: Clock,
         surface: ControlSurface,
         cadence: Cadence,
     ) -> None:
         self._engine = engine
-        self._desk = desk
-        self._granting = granting
+        self._query_broker = query_broker
+        self._leasing = leasing
         self._clock = clock
         self._cadence = cadence
         self.surface = surface
@@ -121,7 +121,7 @@ class TaskQueues:
     ) -> dict[str, QueueState]:
         store, now = self._engine.store, self._clock.now()
         draining = self._engine.rollouts.draining
-        states = {name: with_crew(name, crews.get(name, ()), draining, now) for name in names}
+        states = {name: with_workers(name, crews.get(name, ()), draining, now) for name in names}
         for waiting in await store.read_backlog(namespace, names, KINDS, limit):
             state = states[waiting.queue]
             state.add_ready(waiting.kind, waiting.number, waiting.oldest_at)
@@ -176,14 +176,14 @@ class TaskQueues:
         key, store = QueueKey(namespace, state.name, kind), self._engine.store
         used = [
             (quota, await LEDGER.read(store, namespace, quota.key) or Ledger())
-            for quota in self._granting.quotas(key)
+            for quota in self._leasing.quotas(key)
         ]
-        is_shut, now = key in self._engine.shut, self._clock.now()
-        return admission(kind, state.of(kind), used, is_shut=is_shut, now=now)
+        is_throttled, now = key in self._engine.shut, self._clock.now()
+        return admission(kind, state.of(kind), used, is_throttled=is_throttled, now=now)
 
     def _queries(self, key: QueueName) -> dict[str, Any]:
         """Queries stay at the node where they were asked, and so does their count."""
-        pending, most = self._desk.pending_count(key), self._desk.pending_max
+        pending, most = self._query_broker.pending_count(key), self._query_broker.pending_max
         return {
             "status": "accepting" if pending < most else "full",
             "budget_source": "server.query_tasks.max_pending_per_queue",

@@ -15,7 +15,7 @@ def history_token(sequence: int) -> str:
 def parse_history_token(token: str) -> int:
     text = _decode(token)
     if not text.isascii() or not text.isdigit() or len(text) > 12:
-        raise InvalidPageToken("the page token is not one of ours")
+        raise InvalidPageToken("the page token was not issued by this server")
     return int(text)
 
 
@@ -38,4 +38,4 @@ def _decode(token: str) -> str:
     try:
         return base64.b64decode(token, validate=True).decode("ascii")
     except (binascii.Error, ValueError):
-        raise InvalidPageToken("the page token is not one of ours") from None
+        raise InvalidPageToken("the page token was not issued by this server") from None

@@ -25,11 +25,11 @@ from perdure.core.rejection import (
 )
 from perdure.engine.beat import Engine
 from perdure.engine.payloads import PAYLOADS, UploadPayload, loose_part
-from perdure.protocols.durable_workflow.finishing import (
+from perdure.protocols.durable_workflow.payload_completion import (
     CONTEXT_HEADER,
     CONTEXT_SCHEMA,
     PREPARED_SCHEMA,
-    Finishing,
+    PayloadCompletion,
 )
 from perdure.protocols.durable_workflow.surfaces import Namespaces
 from perdure.store.interface import PayloadKey
@@ -124,7 +124,7 @@ class PayloadTransport:
         engine: Engine,
         clock: Clock,
         surface: PayloadSurface,
-        finishing: Finishing,
+        finishing: PayloadCompletion,
         *,
         is_open: bool,
     ) -> None:

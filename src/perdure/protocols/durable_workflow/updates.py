@@ -15,7 +15,7 @@ from perdure.core.run.inbox import Refusal
 from perdure.core.run.state import parse_task_id
 from perdure.core.run.validation import Judged
 from perdure.dispatch.delivery import ValidationDelivery
-from perdure.dispatch.updating import UpdateWaiters
+from perdure.dispatch.update_waiters import UpdateWaiters
 from perdure.engine.beat import Engine
 from perdure.engine.updates import (
     OPEN,
@@ -23,7 +23,7 @@ from perdure.engine.updates import (
     VALIDATING,
     Admitted,
     ApproveUpdate,
-    LookAtUpdate,
+    ReadUpdate,
     RejectUpdate,
     UpdateRun,
     UpdateView,
@@ -35,7 +35,7 @@ from perdure.protocols.durable_workflow.payloads import count_arguments, shown
 from perdure.protocols.durable_workflow.references import naming
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
-from perdure.protocols.durable_workflow.tracing import read_carrier
+from perdure.protocols.durable_workflow.trace_context import read_carrier
 from perdure.web.message import Request, Response
 
 STAGES = ("accepted", "completed")
@@ -158,7 +158,7 @@ class Updates:
         admitted = ticket.admitted
         if admitted.accepted_at is not None and ticket.wait_for == "accepted":
             return UpdateView(status="accepted", accepted_at=admitted.accepted_at)
-        look = LookAtUpdate(ticket.namespace, admitted.run_id, admitted.update_id)
+        look = ReadUpdate(ticket.namespace, admitted.run_id, admitted.update_id)
         with self._waiters.expecting(admitted.run_id, admitted.update_id) as news:
             request.watch(news.tell)
             while True:

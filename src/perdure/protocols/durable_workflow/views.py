@@ -8,11 +8,11 @@ from msgspec import Raw, Struct
 
 from perdure.core import instant
 from perdure.core.bounds import Bounds
-from perdure.core.fleet.staffing import Staffing
+from perdure.core.fleet.worker_availability import WorkerAvailability
 from perdure.core.rejection import HistoryDamaged, Rejection
-from perdure.core.run.budget import IN_TIME, HistoryBudget, history_size
 from perdure.core.run.cause import next_cause
-from perdure.core.run.nearness import Unread, near_limits
+from perdure.core.run.history_budget import IN_TIME, HistoryBudget, history_size
+from perdure.core.run.limit_warnings import Unread, near_limits
 from perdure.core.run.redrive import require_failed
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, bucket
@@ -68,12 +68,12 @@ def summary(run: Run) -> dict[str, Any]:
 
 def waiting(
     run: Run,
-    staffing: Staffing | None,
+    availability: WorkerAvailability | None,
     damage: str | None = None,
     refused: Refused | None = None,
 ) -> dict[str, Any]:
     """What an open run waits for, in words and as a typed member."""
-    cause = next_cause(run, staffing, damage)
+    cause = next_cause(run, availability, damage)
     if cause is None:
         return {"wait_kind": None, "wait_reason": None, "next_cause": None}
     member = msgspec.to_builtins(cause)
@@ -116,7 +116,7 @@ async def description(
     run: Run,
     siblings: Sequence[Run],
     *,
-    staffing: Staffing | None,
+    availability: WorkerAvailability | None,
     can_query: Callable[[Run], bool],
     bounds: Bounds,
     budget: HistoryBudget,
@@ -164,7 +164,7 @@ async def description(
     else:
         view["output"] = None
     # What was just read may be damaged, so this comes last.
-    return view | waiting(run, staffing, store.damaged.of(run.run_id), refused)
+    return view | waiting(run, availability, store.damaged.of(run.run_id), refused)
 
 
 async def _intact(reading: Awaitable[list[bytes]]) -> list[bytes]:

@@ -155,7 +155,7 @@ class _Reader:
         found = _TOKEN.match(self._query, self._at)
         if found is None:
             unclosed = self._query[start] in "\"'"
-            raise _wrong(start, "a text without its end" if unclosed else "makes no sense here")
+            raise _wrong(start, "a text without its end" if unclosed else "is not expected here")
         self._at = found.end()
         kind = found.lastgroup or ""
         text = found[kind]
@@ -398,12 +398,12 @@ def _order_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
 def _instant(written: str) -> int | None:
     """The instant of an ISO-8601 text; without a zone it is UTC."""
     try:
-        moment = datetime.fromisoformat(written)
+        when = datetime.fromisoformat(written)
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    return (when - _EPOCH) // timedelta(microseconds=1)
 
 
 # Three truths -------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from perdure.core.rejection import (
     StaleAttempt,
 )
 from perdure.core.run.activity import Reported, result_too_large
-from perdure.core.run.budget import HistoryBudget
 from perdure.core.run.command import ScheduleActivity
+from perdure.core.run.history_budget import HistoryBudget
 from perdure.core.run.state import TaskRef
-from perdure.dispatch.polling import Polling
+from perdure.dispatch.polls import Polling
 from perdure.engine.activity_tasks import (
     AskActivity,
     AttemptRef,
@@ -37,14 +37,14 @@ from perdure.engine.activity_tasks import (
     RenewActivity,
 )
 from perdure.engine.beat import Engine
-from perdure.engine.cancelling import observe
+from perdure.engine.cancellation import observe
 from perdure.engine.fleet import (
     DeregisterWorker,
     HeartbeatWorker,
     RegisterWorker,
     WorkerReport,
 )
-from perdure.engine.granting import Granting
+from perdure.engine.leasing import Leasing
 from perdure.engine.reply import Reply
 from perdure.engine.streams import CompleteStreamingTask, directives_of
 from perdure.engine.workflow_tasks import (
@@ -58,8 +58,7 @@ from perdure.engine.workflow_tasks import (
 )
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow import bodies, tokens
-from perdure.protocols.durable_workflow.apart import apart
-from perdure.protocols.durable_workflow.cancelling import (
+from perdure.protocols.durable_workflow.cancellation import (
     acknowledgement_member,
     cancellation_request,
     require_cooperative_protocol,
@@ -69,6 +68,7 @@ from perdure.protocols.durable_workflow.commands import (
     keeping_time,
     translate_commands,
 )
+from perdure.protocols.durable_workflow.disk_reads import apart
 from perdure.protocols.durable_workflow.history_pages import history_page, page_size
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
@@ -89,7 +89,7 @@ from perdure.protocols.durable_workflow.sessions import (
 from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
-from perdure.web.message import Later, Request, Response
+from perdure.web.message import DeferredResponse, Request, Response
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class WorkerPlane:
         self,
         engine: Engine,
         polling: Polling,
-        granting: Granting,
+        leasing: Leasing,
         clock: Clock,
         ids: IdSource,
         surface: WorkerSurface,
@@ -115,7 +115,7 @@ class WorkerPlane:
         self.polls = Polls(engine, polling, clock, surface, timeout=poll_timeout, bounds=bounds)
         self._bounds = bounds
         self._budget = HistoryBudget(bounds)
-        self._granting = granting
+        self._leasing = leasing
         self._clock = clock
         self._ids = ids
         self._surface = surface
@@ -251,7 +251,7 @@ class WorkerPlane:
                 request.namespace,
                 ref.run_id,
                 report_of(ref, body),
-                timeout=self._granting.workflow_timeout,
+                timeout=self._leasing.workflow_timeout,
             )
         )
         answer = {
@@ -268,7 +268,9 @@ class WorkerPlane:
             answer["cancellation_request"] = cancellation_request(observe(renewed.cancellation))
         return self._surface.answer(200, answer)
 
-    def complete_workflow_task(self, request: Request) -> Later | Coroutine[Any, Any, Response]:
+    def complete_workflow_task(
+        self, request: Request
+    ) -> DeferredResponse | Coroutine[Any, Any, Response]:
         body = bodies.decode(request.body, CompleteTaskBody)
         ref = require_ref(request, "w")
         if request.body.find(MARK) >= 0:
@@ -321,7 +323,9 @@ class WorkerPlane:
 
     # Activity tasks ------------------------------------------------------------------------------
 
-    def complete_activity(self, request: Request) -> Later | Coroutine[Any, Any, Response]:
+    def complete_activity(
+        self, request: Request
+    ) -> DeferredResponse | Coroutine[Any, Any, Response]:
         body = bodies.decode(request.body, bodies.CompleteActivityBody)
         ref = attempt_ref(request, body)
         encoded = b"null" if body.result is UNSET else bytes(body.result)
@@ -346,7 +350,7 @@ class WorkerPlane:
             await self.repeated_outcome(request, ref, "failed", failure.message, refused)
         raise ResultTooLarge(failure.message, **reached._asdict(), outcome="failed", recorded=True)
 
-    def fail_activity(self, request: Request) -> Later:
+    def fail_activity(self, request: Request) -> DeferredResponse:
         body = bodies.decode(request.body, bodies.FailActivityBody)
         ref = attempt_ref(request, body)
         failure = _reported(body.failure)
@@ -399,7 +403,7 @@ class WorkerPlane:
         progress = {key: value for key, value in members.items() if value is not None}
         operation = HeartbeatActivity(
             ref,
-            timeout=self._granting.activity_timeout,
+            timeout=self._leasing.activity_timeout,
             progress=encode(progress) if progress else None,
         )
         view: AttemptView = await self._engine.submit(operation)
@@ -422,7 +426,7 @@ class WorkerPlane:
         body = bodies.decode(request.body, bodies.AttemptLease)
         ref = attempt_ref(request, body)
         view: AttemptView = await self._engine.submit(
-            RenewActivity(ref, timeout=self._granting.activity_timeout)
+            RenewActivity(ref, timeout=self._leasing.activity_timeout)
         )
         answer: dict[str, Any] = {
             "workflow_task_id": request.params["task_id"],
@@ -447,7 +451,7 @@ class WorkerPlane:
         return self._surface.answer(200, answer)
 
 
-class Completing(Later):
+class Completing(DeferredResponse):
     """A completed workflow task, on its way to the disk."""
 
     __slots__ = ("_body", "_request", "_surface")
@@ -465,7 +469,7 @@ class Completing(Later):
         return self._surface.answer(200, _task_answer(self._request, self._body, done))
 
 
-class Reporting(Later):
+class Reporting(DeferredResponse):
     """The outcome of an activity, on its way to the disk."""
 
     __slots__ = ("_message", "_outcome", "_plane", "_ref", "_request")

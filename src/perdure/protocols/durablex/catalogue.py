@@ -12,7 +12,7 @@ from perdure.core.limits import LIST_PAGE_SIZE_MAX, RUNNERS_MAX, WORKFLOWS_MAX
 from perdure.dispatch.store_watch import StoreWatch
 from perdure.engine.beat import Engine
 from perdure.engine.catalogue import Definition
-from perdure.engine.registering import APP, DEFINITION, RUNNER, RunnerLink
+from perdure.engine.registration import APP, DEFINITION, RUNNER, RunnerLink
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.message import Request, Response
 

@@ -19,18 +19,18 @@ from perdure.core.limits import (
     RUNNER_STALE_AFTER,
     SECOND,
 )
+from perdure.core.push.apply_pass import error_of
 from perdure.core.push.command import Broke
-from perdure.core.push.passing import error_of
 from perdure.core.rejection import Rejection
 from perdure.core.run.history import encode
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
-from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
-from perdure.dispatch.runners import Call, Runner, RunnerYard
+from perdure.dispatch.connected_runners import Call, ConnectedRunners, Runner
+from perdure.dispatch.runner_invoker import OWNER_PREFIX, RunnerInvoker
 from perdure.engine.beat import Engine
-from perdure.engine.registering import RegisterRunner, RunnerLink, SeeRunner, link_key
+from perdure.engine.registration import RegisterRunner, RenewRunner, RunnerLink, link_key
 from perdure.identity import IdSource
-from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.invoke import PassBody, ResultLost, body_of, does_not_fit, reply_of
+from perdure.protocols.durablex.json_depth import find_obstacle
 from perdure.protocols.durablex.version import PROTOCOL_VERSION, speaks_ours
 from perdure.store.interface import QueueKey, Unavailable
 from perdure.web import frames
@@ -85,8 +85,8 @@ class Connect:
     def __init__(
         self,
         engine: Engine,
-        invoker: Invoker,
-        yard: RunnerYard,
+        invoker: RunnerInvoker,
+        parked_polls: ConnectedRunners,
         clock: Clock,
         ids: IdSource,
         *,
@@ -94,7 +94,7 @@ class Connect:
     ) -> None:
         self.engine = engine
         self.invoker = invoker
-        self.yard = yard
+        self.parked_polls = parked_polls
         self.node_id = node_id
         self._clock = clock
         self._ids = ids
@@ -236,7 +236,7 @@ class Session:
         if self._is_lost or self._is_leaving:
             self._tell_gone(link.app, link.runner_id)
             return
-        yard, before = self._plane.yard, self._runner
+        parked_polls, before = self._plane.parked_polls, self._runner
         self._runner = Runner(
             QueueKey(self._namespace, link.app, TASK_KINDS[Dialect.PUSH]),
             owner=f"{OWNER_PREFIX}{self._plane.node_id}:{self._link_id}",
@@ -250,11 +250,11 @@ class Session:
         if before is not None:
             # The same runner, anew. What it has under way goes on.
             self._runner.in_flight = before.in_flight
-            yard.remove(before)
+            parked_polls.remove(before)
             for call in self._calls.values():
                 call.runner = self._runner
         try:
-            yard.add(self._runner)
+            parked_polls.add(self._runner)
         except Unavailable as full:
             self._socket.close(frames.TRY_LATER, full.message)
 
@@ -263,29 +263,29 @@ class Session:
         runner = self._runner
         if runner is not None and not self._is_leaving:
             key = link_key(runner.key.queue, runner.runner_id, self._link_id)
-            self._plane.engine.send(SeeRunner(self._namespace, key, is_live=True))
+            self._plane.engine.send(RenewRunner(self._namespace, key, is_live=True))
 
     def _begin_leaving(self) -> None:
         """The runner is about to stop: it answers what it has, and gets nothing more."""
         self._is_leaving = True
         runner = self._runner
         if runner is not None and not runner.is_gone:
-            self._plane.yard.remove(runner)
+            self._plane.parked_polls.remove(runner)
             self._tell_gone(runner.key.queue, runner.runner_id)
 
     def _leave(self, runner: Runner) -> None:
-        self._plane.yard.remove(runner)
+        self._plane.parked_polls.remove(runner)
         self._calls.clear()
         self._plane.invoker.lost(runner, "the socket of the runner closed")
         self._tell_gone(runner.key.queue, runner.runner_id)
 
     def _tell_gone(self, app: str, runner_id: str) -> None:
         key = link_key(app, runner_id, self._link_id)
-        self._plane.engine.send(SeeRunner(self._namespace, key, is_live=False))
+        self._plane.engine.send(RenewRunner(self._namespace, key, is_live=False))
 
     def _look(self) -> None:
         if self._runner is not None:
-            self._plane.yard.look_for(self._runner.key)
+            self._plane.parked_polls.look_for(self._runner.key)
 
     # Passes --------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class Session:
         try:
             result = _result_decoder.decode(envelope.payload)
         except msgspec.DecodeError:
-            result = _Result(500, Raw(b'{"error":"the answer of the runner makes no sense"}'))
+            result = _Result(500, Raw(b'{"error":"the answer of the runner cannot be read"}'))
         self._plane.invoker.finish(call, reply_of(result.status, bytes(result.body)))
 
 

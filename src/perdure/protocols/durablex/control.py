@@ -16,14 +16,14 @@ from perdure.core.limits import (
     WORKFLOWS_MAX,
 )
 from perdure.core.maps import Map, optional_members_of
-from perdure.core.push.metering import once_more
 from perdure.core.push.result import vault_of
 from perdure.core.push.start import PushStart, event_arguments
 from perdure.core.push.step import push_of
+from perdure.core.push.usage_check import once_more
 from perdure.core.rejection import Rejection
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
-from perdure.engine.registering import DEFINITION
+from perdure.engine.registration import DEFINITION
 from perdure.engine.run_control import (
     ACTION,
     BEGUN,
@@ -35,9 +35,9 @@ from perdure.engine.run_control import (
     ResumeRun,
     begun_key,
 )
-from perdure.protocols.durablex.listing import find_runs, finished, read_filter
-from perdure.protocols.durablex.paging import Row, find_rows
+from perdure.protocols.durablex.record_pages import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body
+from perdure.protocols.durablex.run_lists import find_runs, finished, read_filter
 from perdure.protocols.durablex.runs import Runs, no_run
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import carried_before, facts_of

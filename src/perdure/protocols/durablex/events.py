@@ -15,8 +15,8 @@ from perdure.core.limits import (
 )
 from perdure.core.maps import Map, members_of
 from perdure.engine.beat import Engine
-from perdure.engine.intake import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
-from perdure.protocols.durablex.paging import Row, find_rows
+from perdure.engine.events import EVENT, Incoming, Ingested, IngestEvent, LoggedEvent
+from perdure.protocols.durablex.record_pages import Row, find_rows
 from perdure.protocols.durablex.requests import bad_request, integer, read_body
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.protocols.durablex.views import event_view, ingested_view

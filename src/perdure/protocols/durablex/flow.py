@@ -7,8 +7,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from perdure.clock import Clock
 from perdure.core import instant
-from perdure.core.intake.gates import Buffer, record_prefix
-from perdure.core.intake.metering import used
+from perdure.core.intake.flow_state import Buffer, record_prefix
+from perdure.core.intake.usage_log import used
 from perdure.core.limits import (
     EVENT_DATA_BYTES_MAX,
     FLOW_STATES_SHOWN_MAX,
@@ -19,10 +19,10 @@ from perdure.core.maps import Map, members_of
 from perdure.core.push.usage import amount
 from perdure.engine.admission import KEPT, Admitted, Kept
 from perdure.engine.beat import Engine
-from perdure.engine.manual import ManualStart, StartManually
-from perdure.engine.metering import METER
-from perdure.engine.registering import DEFINITION
+from perdure.engine.manual_start import ManualStart, StartManually
+from perdure.engine.registration import DEFINITION
 from perdure.engine.slots import SLOTS
+from perdure.engine.usage_limits import METER
 from perdure.protocols.durablex.events import require_tags
 from perdure.protocols.durablex.requests import bad_request, read_body
 from perdure.protocols.durablex.surface import DurablexSurface

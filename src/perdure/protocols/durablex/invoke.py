@@ -17,6 +17,7 @@ from perdure.core.limits import (
     SECOND,
     STEP_RESULT_BYTES_MAX,
 )
+from perdure.core.push.apply_pass import error_of
 from perdure.core.push.command import (
     Broke,
     LogLine,
@@ -29,14 +30,13 @@ from perdure.core.push.command import (
     StepError,
     Unreached,
 )
-from perdure.core.push.passing import error_of
 from perdure.core.push.step import NULL, push_of
 from perdure.core.push.usage import amount
 from perdure.core.run.history import encode
 from perdure.core.run.operation import PushStep, StepState
 from perdure.core.run.push import EvalCase, Push, Spent
 from perdure.core.run.state import Run
-from perdure.protocols.durablex.depth import find_obstacle
+from perdure.protocols.durablex.json_depth import find_obstacle
 from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of, option
 from perdure.store.interface import PayloadKey, Store
 
@@ -276,7 +276,7 @@ def reply_of(status: int, body: bytes) -> PassReply:
     try:
         told = _body_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _broke(f"the runner answered {status} with a body that makes no sense")
+        return _broke(f"the runner answered {status} with a body that cannot be read")
     logs = _logs(told.logs)
     if status == 200:
         data = NULL if told.data is UNSET else bytes(told.data)
@@ -300,7 +300,7 @@ def _progress(opcodes: list[Raw], logs: list[LogLine], *, has_ended: bool) -> Pa
         try:
             commands.append(command_of(_opcode_decoder.decode(opcode)))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return Refused(error=error_of(f"an opcode makes no sense: {error}"), logs=logs)
+            return Refused(error=error_of(f"an opcode is not valid: {error}"), logs=logs)
         except OpcodeError as error:
             return Refused(error=error_of(str(error)), logs=logs)
     return Progressed(commands=commands, logs=logs, has_ended=has_ended)

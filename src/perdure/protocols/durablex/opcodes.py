@@ -238,7 +238,7 @@ def _retry(sent: RetryTold | EmptyList | None) -> StepRetry | None:
     backoff = "fixed" if told.backoff is None else told.backoff
     initial = 1_000 if told.initial_delay_ms is None else told.initial_delay_ms
     if backoff not in BACKOFFS or not 1 <= attempts_max <= STEP_ATTEMPTS_MAX:
-        raise OpcodeError("the retry policy of a step makes no sense")
+        raise OpcodeError("the retry policy of a step is not valid")
     longest = told.max_delay_ms
     return StepRetry(
         attempts_max=attempts_max,
@@ -343,7 +343,7 @@ def _infer(opcode: Opcode) -> StepCommand:
     try:
         told = _request_decoder.decode(opcode.data)
     except msgspec.DecodeError as error:
-        raise OpcodeError(f"the data of Infer makes no sense: {error}") from None
+        raise OpcodeError(f"the data of Infer is not valid: {error}") from None
     if told.model is not None:
         _name(told.model, "Infer needs a model with a name, or none")
     return AskModel(
@@ -394,7 +394,7 @@ def _score(opcode: Opcode) -> StepCommand:
             comment=told.comment,
         )
     except (msgspec.DecodeError, ValueError) as error:
-        raise OpcodeError(f"a score makes no sense: {error}") from None
+        raise OpcodeError(f"a score is not valid: {error}") from None
     return GiveScore(
         step_id=opcode.id, name=opcode.name, judgement=judgement, run_id=told.run_id or None
     )

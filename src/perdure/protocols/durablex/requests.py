@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core import instant
 from perdure.core.maps import expectation, whole_body
-from perdure.protocols.durablex.depth import find_obstacle
+from perdure.protocols.durablex.json_depth import find_obstacle
 from perdure.web.message import HttpError, Request
 
 T = TypeVar("T")
@@ -34,7 +34,7 @@ def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
         raise HttpError(400, "malformed_json", "the body is not JSON") from None
 
 
-def moment(query: Mapping[str, str], name: str) -> int | None:
+def read_instant(query: Mapping[str, str], name: str) -> int | None:
     """An instant from a query; one without a zone is UTC."""
     told = query.get(name)
     if not told:

@@ -5,7 +5,8 @@ from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
-from perdure.protocols.durablex.figures import Figures
+from perdure.protocols.durablex.live_streams import LiveStreams
+from perdure.protocols.durablex.run_statistics import RunStatistics
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.step_results import (
@@ -14,7 +15,6 @@ from perdure.protocols.durablex.step_results import (
     UPLOAD_PATH,
     StepResults,
 )
-from perdure.protocols.durablex.streaming import Streaming
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
@@ -36,8 +36,8 @@ def routes(
     runs: Runs,
     catalogue: CatalogueReader,
     control: RunControl,
-    streaming: Streaming,
-    figures: Figures,
+    streaming: LiveStreams,
+    figures: RunStatistics,
     results: StepResults,
 ) -> list[Route]:
     """Every route, with who may use it."""

@@ -9,8 +9,8 @@ from perdure.core.limits import HISTORY_READ_MAX, STORED_RESULTS_SHOWN_BYTES_MAX
 from perdure.core.push.result import near_results
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.beat import Engine
-from perdure.protocols.durablex.listing import find_runs, narrowed, read_question
 from perdure.protocols.durablex.requests import integer
+from perdure.protocols.durablex.run_lists import find_runs, narrowed, read_question
 from perdure.protocols.durablex.surface import DurablexSurface, encode
 from perdure.protocols.durablex.timeline import Fact, facts_of, logs_of, steps_of
 from perdure.protocols.durablex.views import (

@@ -17,14 +17,14 @@ from perdure.core.limits import (
     SECOND,
     SERVED_PASS_BYTES_MAX,
 )
+from perdure.core.push.apply_pass import error_of
 from perdure.core.push.command import Broke, Lost, PassReply, Refused, StepError, Unreached
-from perdure.core.push.passing import error_of
 from perdure.core.run.state import TASK_KINDS, Dialect, Run
+from perdure.dispatch.connected_runners import Call, ConnectedRunners, Runner
 from perdure.dispatch.egress import Blocked, RunnerGuard, read_target
-from perdure.dispatch.invoking import OWNER_PREFIX, Invoker
-from perdure.dispatch.runners import Call, Runner, RunnerYard
+from perdure.dispatch.runner_invoker import OWNER_PREFIX, RunnerInvoker
 from perdure.engine.beat import Engine
-from perdure.engine.registering import RUNNER, LeaveRunner, RegisterRunner, RunnerLink
+from perdure.engine.registration import RUNNER, LeaveRunner, RegisterRunner, RunnerLink
 from perdure.protocols.durablex.connect import is_impatient
 from perdure.protocols.durablex.invoke import (
     PassBody,
@@ -67,8 +67,8 @@ class Serve:
     def __init__(
         self,
         engine: Engine,
-        invoker: Invoker,
-        yard: RunnerYard,
+        invoker: RunnerInvoker,
+        parked_polls: ConnectedRunners,
         clock: Clock,
         surface: DurablexSurface,
         *,
@@ -85,7 +85,7 @@ class Serve:
         self.clock = clock
         self.signing_key = signing_key
         self.engine = engine
-        self._yard = yard
+        self._parked_polls = parked_polls
         self._surface = surface
         self._node_id = node_id
         self._namespaces = namespaces
@@ -164,7 +164,7 @@ class Serve:
             try:
                 await self.look()
             except Unavailable as error:
-                log.info("who serves is not known: %s", error.message)
+                log.info("loading the runners that serve HTTP failed: %s", error.message)
             await self._pause()
 
     async def look(self) -> None:
@@ -212,7 +212,7 @@ class Serve:
             if link.registered_at > known.registered_at:
                 # Whoever registers is there again, if it was away.
                 known.registered_at = link.registered_at
-                self._yard.wake(known.runner)
+                self._parked_polls.wake(known.runner)
             return False
         endpoint = self._links[place] = Endpoint(self, link.url, link.registered_at)
         endpoint.runner = Runner(
@@ -226,8 +226,8 @@ class Serve:
             fetches_results=fetches,
         )
         if known is not None:
-            self._yard.remove(known.runner)
-        self._yard.add(endpoint.runner)
+            self._parked_polls.remove(known.runner)
+        self._parked_polls.add(endpoint.runner)
         return True
 
     def _is_mistrusted(self, link: RunnerLink) -> bool:
@@ -238,7 +238,7 @@ class Serve:
         """It gets nothing more. What it has under way goes on."""
         endpoint = self._links.pop(place, None)
         if endpoint is not None:
-            self._yard.remove(endpoint.runner)
+            self._parked_polls.remove(endpoint.runner)
 
     def spawn(self, posting: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(posting)

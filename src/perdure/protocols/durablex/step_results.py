@@ -19,10 +19,10 @@ from perdure.core.rejection import (
 )
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
-from perdure.engine.passing import ShowRun
+from perdure.engine.claims import ShowRun
 from perdure.engine.payloads import PAYLOADS, UploadPayload, loose_part
-from perdure.protocols.durablex.depth import find_obstacle
 from perdure.protocols.durablex.invoke import memo_page
+from perdure.protocols.durablex.json_depth import find_obstacle
 from perdure.protocols.durablex.requests import bad_request, integer
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.surface import DurablexSurface

@@ -16,7 +16,7 @@ from perdure.core.run.lease import TaskState
 from perdure.core.run.push import Spent
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
-from perdure.engine.intake import Ingested, LoggedEvent, Triggered
+from perdure.engine.events import Ingested, LoggedEvent, Triggered
 
 GATES = ("skipped", "dropped", "debounced", "batched", "deduped")
 """What can keep an event from starting a run at once, as the answer calls it."""

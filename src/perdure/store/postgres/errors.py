@@ -27,7 +27,7 @@ _RACES: tuple[type[asyncpg.PostgresError], ...] = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
 )
-"""Errors that say that another node was faster. The transaction wrote nothing."""
+"""Errors that say that another node changed the data first. The transaction wrote nothing."""
 
 _REFUSALS: tuple[tuple[type[asyncpg.PostgresError], str], ...] = (
     (asyncpg.QueryCanceledError, "storage_busy"),
@@ -56,7 +56,7 @@ def is_lost(error: BaseException) -> bool:
 def translated(error: asyncpg.PostgresError) -> Exception:
     """The error in words that the engine knows; one that it does not know stays as it is."""
     if isinstance(error, _RACES):
-        return Conflict(f"another node was faster: {error}")
+        return Conflict(f"another node changed the data first: {error}")
     for kind, reason in _REFUSALS:
         if isinstance(error, kind):
             return Unavailable(reason, f"the store refuses: {error}", 2)

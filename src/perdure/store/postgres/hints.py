@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.store.interface import Unavailable
+from perdure.store.postgres.connection import SESSION, PostgresConnection
 from perdure.store.postgres.errors import Lost
-from perdure.store.postgres.line import SESSION, Line
 from perdure.store.postgres.statements import Statements
 
 CHANNEL = "perdure_hints"
@@ -16,17 +16,17 @@ _HEARD_WAITING_MAX = 10_000
 log = logging.getLogger(__name__)
 
 
-class HintWire:
+class HintChannel:
     """Sends and hears texts. Never part of a transaction that writes."""
 
     def __init__(self, url: str) -> None:
-        self._line = Line(url, pooled=False, session=SESSION, greet=self._listen)
+        self._line = PostgresConnection(url, pooled=False, session=SESSION, greet=self._listen)
         self._tell = Statements()["tell"]
         self._sending = asyncio.Lock()
         self._heard: asyncio.Queue[str] = asyncio.Queue(_HEARD_WAITING_MAX)
         self._broken = asyncio.Event()
 
-    async def _listen(self, line: Line) -> None:
+    async def _listen(self, line: PostgresConnection) -> None:
         connection = await line.connect()
         await connection.add_listener(CHANNEL, self._take)
         connection.add_termination_listener(lambda _: self._broken.set())
@@ -42,7 +42,7 @@ class HintWire:
             try:
                 await self._line.ask(self._tell, CHANNEL, text)
             except Lost as error:
-                raise Unavailable("storage_unavailable", f"nobody hears: {error}") from error
+                raise Unavailable("storage_unavailable", f"no listener: {error}") from error
 
     async def run(
         self, on_heard: Callable[[str], Awaitable[None]], on_listening: Callable[[], None]
@@ -59,7 +59,7 @@ class HintWire:
                 async with self._sending:
                     await self._line.connect_patiently()
             except Unavailable as error:
-                log.warning("no hints: %s", error.message)
+                log.warning("listening for hints failed, reconnecting: %s", error.message)
                 await self._line.rest()
                 continue
             on_listening()
@@ -71,7 +71,7 @@ class HintWire:
             try:
                 await on_heard(text)
             except Unavailable as error:
-                log.info("a hint was of no use: %s", error.message)
+                log.info("handling a hint failed: %s", error.message)
 
     async def close(self) -> None:
         await self._line.close()

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import asyncpg
 
 from perdure.identity import first_ulid, ulid_millisecond
-from perdure.store.copying import UNFINISHED
+from perdure.store.copies import UNFINISHED
 from perdure.store.interface import Unavailable
-from perdure.store.postgres.line import Connection
+from perdure.store.postgres.connection import Connection
 from perdure.store.queries import load_migrations
 
 PACKAGE = "perdure.store.postgres"
@@ -61,7 +61,7 @@ async def require_current(connection: Connection) -> None:
     try:
         present = await _versions(connection)
     except asyncpg.UndefinedTableError:
-        raise Unavailable("storage_missing", "there is no store of perdure in it") from None
+        raise Unavailable("storage_missing", "it holds no perdure store") from None
     newest = load_migrations(PACKAGE)[-1][0]
     current = max((version for version, _ in present), default=0)
     if current == newest:
@@ -186,17 +186,17 @@ async def _add_partition(connection: Connection, name: str, month: int) -> bool:
     ) as error:
         # Some of that month are in the default partition already, or the table is busy, or somebody
         # else makes tables here: they are as safe there.
-        log.warning("no partition %s for now: %s", name, error)
+        log.warning("creating history partition %s failed, retrying later: %s", name, error)
         return False
     return True
 
 
 def _month_at(millisecond: int) -> int:
     # No id is from a later time than this one can be told.
-    moment = datetime.fromtimestamp(min(millisecond // 1000, _LATEST), UTC)
-    return moment.year * 12 + moment.month - 1
+    when = datetime.fromtimestamp(min(millisecond // 1000, _LATEST), UTC)
+    return when.year * 12 + when.month - 1
 
 
 def _start_of(month: int) -> str:
-    moment = datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC)
-    return first_ulid(int(moment.timestamp() * 1000))
+    when = datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    return first_ulid(int(when.timestamp() * 1000))

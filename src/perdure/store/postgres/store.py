@@ -15,7 +15,7 @@ import asyncpg
 from perdure.clock import Clock
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX, SECOND
-from perdure.core.run.nearness import Unread
+from perdure.core.run.limit_warnings import Unread
 from perdure.core.run.state import Run
 from perdure.core.run.status import CLOSED, RunStatus, bucket
 from perdure.store import rows
@@ -50,9 +50,16 @@ from perdure.store.interface import (
     StreamKey,
     Unavailable,
 )
-from perdure.store.listing import listing
+from perdure.store.list_queries import listing
+from perdure.store.postgres.commit_rows import collect, parts_of
+from perdure.store.postgres.connection import (
+    BEAT_SESSION,
+    SESSION,
+    Connection,
+    PostgresConnection,
+    plain,
+)
 from perdure.store.postgres.errors import Lost, is_lost, translated
-from perdure.store.postgres.line import BEAT_SESSION, SESSION, Connection, Line, plain
 from perdure.store.postgres.schema import (
     add_partitions,
     migrate,
@@ -60,8 +67,7 @@ from perdure.store.postgres.schema import (
     require_safe,
 )
 from perdure.store.postgres.statements import Statements
-from perdure.store.postgres.writing import collect, parts_of
-from perdure.store.pushed import question
+from perdure.store.push_lists import question
 from perdure.store.queries import backwards
 
 READERS_MAX = 4
@@ -92,7 +98,7 @@ class PostgresStore:
         self._in_transaction = False
         self.health = health = StoreHealth()
         self.damaged = DamagedRuns()
-        self._lane = Line(
+        self._lane = PostgresConnection(
             url,
             pooled=pooled,
             session=BEAT_SESSION,
@@ -101,10 +107,10 @@ class PostgresStore:
             is_closed=True,
         )
         self._reader_lines = [
-            Line(url, pooled=pooled, session=SESSION, health=health, is_closed=True)
+            PostgresConnection(url, pooled=pooled, session=SESSION, health=health, is_closed=True)
             for _ in range(READERS_MAX)
         ]
-        self._readers: asyncio.LifoQueue[Line] = asyncio.LifoQueue()
+        self._readers: asyncio.LifoQueue[PostgresConnection] = asyncio.LifoQueue()
         for line in self._reader_lines:
             self._readers.put_nowait(line)
 
@@ -146,7 +152,7 @@ class PostgresStore:
             await require_safe(connection)
             return await migrate(connection)
 
-    async def make_room(self) -> None:
+    async def reopen_before_message(self) -> None:
         try:
             await self._make_room()
         except Lost as error:
@@ -187,7 +193,7 @@ class PostgresStore:
         for line in self._reader_lines:
             await line.close()
 
-    async def _enrol(self, line: Line) -> None:
+    async def _enrol(self, line: PostgresConnection) -> None:
         """On a new connection: from now on nothing of an older one can be committed any more."""
         found = await line.ask(self._sql["enrol"], self._node_id, self._clock.now())
         self._epoch = found[0][0]
@@ -406,7 +412,7 @@ class PostgresStore:
             # Somebody forgot this node; a new connection enrols it again.
             self._lane.drop()
         if not is_done:
-            raise Conflict("another node was faster")
+            raise Conflict("another node changed the data first")
         self.health.worked()
         for run in changes.runs:
             run.version += 1
@@ -494,7 +500,7 @@ class PostgresStore:
                 raise _went_away(error) from error
         self.health.worked()
 
-    async def _ask_now(self, line: Line, query: str, *values: Any) -> None:
+    async def _ask_now(self, line: PostgresConnection, query: str, *values: Any) -> None:
         """Ask without patience, but on a connection that was not broken before."""
         try:
             await line.ask(self._sql[query], *values)
@@ -628,7 +634,7 @@ class PostgresStore:
             return await line.ask_patiently(self._sql[query], *values)
 
     @contextlib.asynccontextmanager
-    async def _reader(self) -> AsyncIterator[Line]:
+    async def _reader(self) -> AsyncIterator[PostgresConnection]:
         line = await self._readers.get()
         try:
             yield line

@@ -8,7 +8,7 @@ from pathlib import Path
 import apsw
 
 from perdure.clock import monotonic_seconds
-from perdure.store.copying import UNFINISHED
+from perdure.store.copies import UNFINISHED
 from perdure.store.interface import Unavailable
 from perdure.store.queries import load_migrations
 
@@ -94,7 +94,7 @@ def migrate(connection: apsw.Connection, package: str) -> None:
 def require_current(connection: apsw.Connection, package: str) -> None:
     """Refuse what is not exactly of this release: who copies must know every column."""
     if "schema_version" not in tables_of(connection):
-        raise Unavailable("storage_missing", "there is no store of perdure in it")
+        raise Unavailable("storage_missing", "it holds no perdure store")
     newest = load_migrations(package)[-1][0]
     current = _require_known(connection, newest)
     if current < newest:
@@ -161,7 +161,10 @@ def _check(connection: apsw.Connection) -> None:
     try:
         findings = [row[0] for row in connection.execute("pragma quick_check(5)")]
     except apsw.InterruptError:
-        log.warning("the check after an unclean stop was cut off after %s s", CHECK_SECONDS_MAX)
+        log.warning(
+            "stopped the integrity check after an unclean stop at its limit of %s s",
+            CHECK_SECONDS_MAX,
+        )
         return
     finally:
         connection.set_progress_handler(None)

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.core.fleet.worker import Worker
 from perdure.core.limits import PRIORITIES, RUN_HISTORY_CACHE_BYTES_MAX
-from perdure.core.run.nearness import Unread
+from perdure.core.run.limit_warnings import Unread
 from perdure.core.run.operation import Activity
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus, bucket
@@ -55,8 +55,8 @@ from perdure.store.interface import (
     StreamKey,
     Unavailable,
 )
-from perdure.store.listing import listing
-from perdure.store.pushed import question
+from perdure.store.list_queries import listing
+from perdure.store.push_lists import question
 from perdure.store.queries import backwards, load_shortened
 from perdure.store.sqlite.committer import INLINE_RUNS_MAX, Committer
 from perdure.store.sqlite.errors import unavailable

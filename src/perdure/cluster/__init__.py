@@ -1,0 +1,1 @@
+"""Several nodes on one PostgreSQL: hints, polls shared between nodes, messages, local sockets."""

@@ -1,0 +1,1 @@
+"""Local activities: recorded afterwards, or prepared, run and reported by attempt."""

@@ -1,0 +1,1 @@
+"""What perdure offers beyond running workflows: one folder per feature."""

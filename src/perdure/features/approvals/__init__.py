@@ -1,0 +1,1 @@
+"""Approvals: questions of runs to people, and their decisions."""

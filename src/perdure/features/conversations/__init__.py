@@ -1,0 +1,1 @@
+"""Conversations: runs of one app that share a session label."""

@@ -1,0 +1,121 @@
+"""Conversations as records, in the order of their newest run, with the runs that are still open.
+
+They change when a run with a label begins or ends. Other runs cost nothing.
+"""
+
+from perdure.core.push.effect import Joined
+from perdure.core.push.step import push_of
+from perdure.core.run.state import Run
+from perdure.engine.operation import Operation
+from perdure.engine.records import RecordKind
+from perdure.engine.registration import SEPARATOR
+from perdure.engine.world import World
+from perdure.features.approvals.operations import Listed
+from perdure.features.conversations.rules import Conversation, joined, left, without
+from perdure.store.interface import RecordKey, Store
+
+CONVERSATION = RecordKind("conversation", Conversation)
+RECENT = RecordKind("conversation_recent", Conversation)
+"""The same once more, in the order of their newest runs: a list is one read."""
+OPEN_RUN = RecordKind("conversation_run", Listed)
+
+
+def conversation_key(session: str, app: str) -> str:
+    return session + SEPARATOR + app
+
+
+def recent_key(at: int, key: str) -> str:
+    return f"{at:020}{SEPARATOR}{key}"
+
+
+class _Conversing(Operation):
+    """Something about the conversation of a run."""
+
+    __slots__ = ("_run", "_was_at")
+    reads_before_load = True
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._was_at: str | None = None
+
+    async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
+        key = CONVERSATION.key(self._run.namespace, self.key)
+        if key not in world.records:
+            world.records[key] = (await store.find_records([key])).get(key)
+        before = CONVERSATION.find(world, self._run.namespace, self.key)
+        self._was_at = None if before is None else recent_key(before.last_started_at, self.key)
+        return ()
+
+    @property
+    def key(self) -> str:
+        return conversation_key(push_of(self._run).session or "", self._run.queue)
+
+    @property
+    def open_key(self) -> str:
+        return self.key + SEPARATOR + self._run.run_id
+
+    def records(self) -> tuple[RecordKey, ...]:
+        namespace = self._run.namespace
+        recent = () if self._was_at is None else (RECENT.key(namespace, self._was_at),)
+        return (CONVERSATION.key(namespace, self.key), *recent)
+
+    def put(self, world: World, before: Conversation | None, after: Conversation) -> None:
+        """Write it anew, and to its place among the others."""
+        namespace = self._run.namespace
+        if before is not None and before.last_started_at != after.last_started_at:
+            RECENT.remove(world, namespace, recent_key(before.last_started_at, self.key))
+        CONVERSATION.put(world, namespace, self.key, after)
+        RECENT.add(world, namespace, recent_key(after.last_started_at, self.key), after)
+
+
+class JoinConversation(_Conversing):
+    """A run with a label begins."""
+
+    __slots__ = ()
+    name = "join_conversation"
+
+    def __init__(self, effect: Joined) -> None:
+        super().__init__(effect.run)
+
+    def decide(self, world: World) -> None:
+        before = CONVERSATION.find(world, self._run.namespace, self.key)
+        self.put(world, before, joined(before, self._run))
+        OPEN_RUN.add(world, self._run.namespace, self.open_key, Listed())
+
+
+class LeaveConversation(_Conversing):
+    """A run with a label is over."""
+
+    __slots__ = ()
+    name = "leave_conversation"
+
+    def records(self) -> tuple[RecordKey, ...]:
+        return (*super().records(), OPEN_RUN.key(self._run.namespace, self.open_key))
+
+    def decide(self, world: World) -> None:
+        namespace = self._run.namespace
+        before = CONVERSATION.find(world, namespace, self.key)
+        if before is None or OPEN_RUN.find(world, namespace, self.open_key) is None:
+            # It began before conversations were kept.
+            return
+        self.put(world, before, left(before, self._run))
+        OPEN_RUN.remove(world, namespace, self.open_key)
+
+
+class QuitConversation(_Conversing):
+    """A run with a label is no more. With its last run a conversation goes, too."""
+
+    __slots__ = ()
+    name = "quit_conversation"
+
+    def decide(self, world: World) -> None:
+        namespace = self._run.namespace
+        before = CONVERSATION.find(world, namespace, self.key)
+        if before is None:
+            return
+        after = without(before, self._run)
+        if after is None:
+            CONVERSATION.remove(world, namespace, self.key)
+            RECENT.remove(world, namespace, recent_key(before.last_started_at, self.key))
+        elif after is not before:
+            self.put(world, before, after)

@@ -1,0 +1,1 @@
+"""Model calls that the engine makes for runs, and what they use up."""

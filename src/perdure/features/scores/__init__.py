@@ -1,0 +1,1 @@
+"""Scores of runs, datasets of cases, and evals that run a workflow for every case."""

@@ -1,0 +1,1 @@
+"""Webhooks: outgoing deliveries and incoming sources."""
