@@ -13,8 +13,9 @@ BELOW: dict[str, set[str]] = {
     "store": {"core"},
     "engine": {"core", "store"},
     "dispatch": {"core", "store", "engine"},
-    "protocols": {"core", "store", "engine", "dispatch", "web"},
-    "server": {"core", "store", "engine", "dispatch", "web", "protocols"},
+    "cluster": {"core", "store", "engine", "dispatch"},
+    "protocols": {"core", "store", "engine", "dispatch", "cluster", "web"},
+    "server": {"core", "store", "engine", "dispatch", "cluster", "web", "protocols"},
 }
 """Which rooms a room may import, besides itself."""
 PEOPLE = ("cli", "console", "client")
@@ -23,7 +24,7 @@ BELOW["sdk"] = set()  # it stands alone: it runs in other people's processes, wi
 
 SOURCES = {"clock", "identity"}
 """Time and chance. Whoever needs them is given them; these rooms may name their types."""
-GIVEN_SOURCES = {"store", "engine", "dispatch", "protocols", "server", *PEOPLE}
+GIVEN_SOURCES = {"store", "engine", "dispatch", "cluster", "protocols", "server", *PEOPLE}
 
 SIBLINGS = [
     ("protocols/durable_workflow", "perdure.protocols.durablex"),
