@@ -15,7 +15,8 @@ BELOW: dict[str, set[str]] = {
     "dispatch": {"core", "store", "engine"},
     "cluster": {"core", "store", "engine", "dispatch"},
     "protocols": {"core", "store", "engine", "dispatch", "cluster", "web"},
-    "server": {"core", "store", "engine", "dispatch", "cluster", "web", "protocols"},
+    "features": {"core", "store", "engine", "dispatch", "cluster", "web", "protocols"},
+    "server": {"core", "store", "engine", "dispatch", "cluster", "web", "protocols", "features"},
 }
 """Which rooms a room may import, besides itself."""
 PEOPLE = ("cli", "console", "client")
@@ -24,7 +25,16 @@ BELOW["sdk"] = set()  # it stands alone: it runs in other people's processes, wi
 
 SOURCES = {"clock", "identity"}
 """Time and chance. Whoever needs them is given them; these rooms may name their types."""
-GIVEN_SOURCES = {"store", "engine", "dispatch", "cluster", "protocols", "server", *PEOPLE}
+GIVEN_SOURCES = {
+    "store",
+    "engine",
+    "dispatch",
+    "cluster",
+    "protocols",
+    "features",
+    "server",
+    *PEOPLE,
+}
 
 SIBLINGS = [
     ("protocols/durable_workflow", "perdure.protocols.durablex"),
@@ -37,13 +47,13 @@ TIME_AND_CHANCE = {"time", "random", "secrets", "uuid"}
 IMPURE = TIME_AND_CHANCE | {
     "apsw",
     "asyncio",
+    "asyncpg",
     "concurrent",
     "httptools",
     "logging",
     "multiprocessing",
     "os",
     "pathlib",
-    "psycopg",
     "select",
     "selectors",
     "signal",
@@ -127,7 +137,7 @@ def test_no_driver_is_known_outside_the_store() -> None:
         if module.room != "store":
             for name, line in module.imports():
                 root = name.split(".")[0]
-                assert root not in ("apsw", "sqlite3", "psycopg"), f"{module.place}:{line}"
+                assert root not in ("apsw", "asyncpg", "sqlite3"), f"{module.place}:{line}"
 
 
 def test_imports_stand_at_the_top() -> None:

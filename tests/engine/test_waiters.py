@@ -19,8 +19,8 @@ from perdure.core.run.operation import PushStep, StepState
 from perdure.engine.events import REMAINDER, Ingested, WakeRemaining
 from perdure.engine.run_control import CancelPushRun
 from perdure.engine.waiters import WAITER
+from perdure.server.features import make_expiry
 from perdure.server.settings import Settings
-from perdure.server.webhooks import make_forgetter
 from tests.engine.engine_harness import NAMESPACE, Stage, play
 from tests.engine.faulty import disk_full
 from tests.engine.waiting import (
@@ -433,7 +433,7 @@ def test_an_event_that_continues_is_not_forgotten(tmp_path: Path) -> None:
         ingested = await send(stage)
         stage.clock.jump(seconds=20)
         settings = Settings(event_retention=10 * SECOND)
-        record_expiry = make_forgetter(settings, stage.engine, stage.clock)
+        record_expiry = make_expiry(settings, stage.engine, stage.clock, [])
         assert record_expiry is not None
         assert await record_expiry.forget() == 0
         await wake_rest(stage, ingested)

@@ -13,7 +13,8 @@ import msgspec
 from perdure.clock import SystemClock
 from perdure.core.external import PayloadOwner, Stored
 from perdure.engine.payloads import PAYLOADS
-from perdure.features.retention.operations import KINDS, LEFTOVER, Leftover
+from perdure.features.retention.operations import LEFTOVER, RUN_RECORDS, Leftover
+from perdure.server.features import make_registry
 from perdure.server.settings import is_postgres
 from tests.support.clock import SECOND, START
 from tests.support.http import (
@@ -34,7 +35,7 @@ DAY = 86_400
 PULL_OLD = 3
 PUSH_OLD = 2
 OWNED = ("run", "open_run", "history", "operation", "inbox", "ready", "receipt", "stream_item")
-KINDS_OWNED = {kind for kinds in KINDS.values() for kind in kinds}
+KINDS_OWNED = {*RUN_RECORDS, *make_registry().run_records}
 
 
 def furnish(folder: Path, store: str) -> None:

@@ -234,6 +234,11 @@ class Wire:
         self._client: Client
         self._under_way: list[asyncio.Task[Answer]] = []
 
+    def find_loop(self, kind: type[T]) -> T:
+        """The loop of a feature, by its class."""
+        (found,) = (loop for _, loop in self.server.feature_loops if isinstance(loop, kind))
+        return found
+
     # Life ----------------------------------------------------------------------------------------
 
     def open(self) -> None:

@@ -49,7 +49,6 @@ from perdure.engine.cancellation import (
     Requested,
 )
 from perdure.engine.claims import FireDue
-from perdure.engine.effects import follow
 from perdure.engine.leasing import Leasing, is_ready
 from perdure.engine.operation import Operation
 from perdure.engine.rollouts import Rollouts
@@ -77,6 +76,7 @@ from perdure.engine.workflow_tasks import (
 )
 from perdure.engine.world import World
 from perdure.identity import IdSource
+from perdure.server.features import make_registry
 from perdure.store import rows
 from perdure.store.interface import Instance, Receipt, ReceiptKey
 from tests.support.clock import START, FakeClock
@@ -344,7 +344,7 @@ class Story:
 
     def _new_world(self) -> World:
         ctx = Context(self.clock.now(), self._ids, self.bounds)
-        return World(ctx, self.workers, Rollouts(), follow)
+        return World(ctx, self.workers, Rollouts(), make_registry())
 
     def _load(self, world: World, operation: Operation) -> None:
         wanted = list(operation.run_ids())

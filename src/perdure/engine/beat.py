@@ -38,12 +38,12 @@ from perdure.core.run.context import Context, Ids
 from perdure.core.run.state import Run
 from perdure.engine.cache import RunCache
 from perdure.engine.catalogue import Catalogue
-from perdure.engine.effects import follow
 from perdure.engine.fleet import LoadWorker
 from perdure.engine.leasing import Leasing, ready_tasks, still_holds
 from perdure.engine.matching import Matcher
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import note_uses
+from perdure.engine.registry import Registry
 from perdure.engine.reply import Reply
 from perdure.engine.rollout_changes import ROLLOUT, LoadRollouts
 from perdure.engine.rollouts import Rollouts
@@ -101,6 +101,7 @@ class Engine:
         matcher: Matcher,
         leasing: Leasing,
         cache: RunCache,
+        registry: Registry,
         on_change: Callable[[Run], None],
         on_due: Callable[[int], None],
         announcer: ClusterAnnouncer | None = None,
@@ -122,6 +123,7 @@ class Engine:
         self._matcher = matcher
         self._leasing = leasing
         self._cache = cache
+        self.registry = registry
         self._on_change = on_change
         self._on_record = on_record
         self._on_due = on_due
@@ -360,7 +362,7 @@ class Engine:
         hoping: bool = False,
     ) -> None:
         ctx = Context(self._clock.now(), self._ids, self._bounds)
-        world = World(ctx, self.workers, self.rollouts, follow)
+        world = World(ctx, self.workers, self.rollouts, self.registry)
         world.trusts_memory = trusting
         world.catalogue = self._catalogue
         world.assumes_new_ids = hoping

@@ -1,32 +1,22 @@
-"""Effects of one run on its relatives, as operations of the same beat."""
+"""Effects of one run on its parent and children, and which operation carries out which effect."""
 
 from collections.abc import Callable, Mapping
-from typing import assert_never
 
 from msgspec import structs
 
 from perdure.core.limits import CLEANUP_TIMEOUT_SECONDS_DEFAULT
 from perdure.core.push.effect import (
-    ApprovalMoved,
-    Asked,
-    AskedPeople,
-    Broken,
     Called,
     Emitted,
     Ended,
-    Joined,
     LeavesSlot,
     Listened,
     Offloaded,
     Pinned,
-    Posted,
     ResultsGrew,
-    Scored,
-    ScoredElsewhere,
     WantsMeter,
     WantsSlot,
 )
-from perdure.core.push.usage import Metered
 from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
@@ -35,11 +25,9 @@ from perdure.core.run.effect import (
     CallersNotice,
     CancelChild,
     CloseChild,
-    Effect,
     LeaveServiceCall,
     ParentContinuedNotice,
     ParentNotice,
-    StartRun,
     StartServiceCall,
 )
 from perdure.core.run.settle import settle
@@ -47,79 +35,14 @@ from perdure.core.run.state import Dialect, Run
 from perdure.engine.events import emitted
 from perdure.engine.operation import Operation
 from perdure.engine.push_runs import FollowEnd, RequirePinned, StartCalled, call_ended
+from perdure.engine.registry import Extension
+from perdure.engine.run_control import BEGUN
 from perdure.engine.service_calls import AttachCall, DetachCaller, DispatchCall, EndServiceCall
 from perdure.engine.slots import ReleaseSlot, TakeSlot
 from perdure.engine.step_results import BoundResults, KeepResult
 from perdure.engine.usage_limits import CheckUsageLimits
 from perdure.engine.waiters import RegisterWaiter
 from perdure.engine.world import World
-from perdure.features.approvals.operations import KeepApproval, MoveApproval
-from perdure.features.conversations.operations import JoinConversation
-from perdure.features.model_calls.operations import OpenInference
-from perdure.features.model_calls.usage_operations import RecordSpend
-from perdure.features.scores.operations import KeepScore, ScoreAnother
-from perdure.features.webhooks.effect_operations import PostWebhook, announce_failure
-
-
-def follow(effect: Effect) -> Operation:
-    """The operation that carries an effect out."""
-    match effect:
-        case ParentNotice():
-            return NotifyParent(effect)
-        case ParentContinuedNotice():
-            return NotifyParentContinued(effect)
-        case CloseChild():
-            return CloseChildRun(effect)
-        case CancelChild():
-            return RequestChildCancellation(effect)
-        case Emitted():
-            return emitted(effect)
-        case Called():
-            return StartCalled(effect)
-        case Ended():
-            return FollowEnd(effect)
-        case Pinned():
-            return RequirePinned(effect)
-        case Joined():
-            return JoinConversation(effect)
-        case Listened():
-            return RegisterWaiter(effect)
-        case StartServiceCall():
-            return AttachCall(effect) if effect.attached else DispatchCall(effect)
-        case CallersNotice():
-            return EndServiceCall(effect)
-        case LeaveServiceCall():
-            return DetachCaller(effect)
-        case Posted():
-            return PostWebhook(effect)
-        case Broken():
-            return announce_failure(effect)
-        case Asked():
-            return OpenInference(effect)
-        case Metered():
-            return RecordSpend(effect)
-        case WantsMeter():
-            return CheckUsageLimits(effect)
-        case WantsSlot():
-            return TakeSlot(effect)
-        case LeavesSlot():
-            return ReleaseSlot(effect)
-        case AskedPeople():
-            return KeepApproval(effect)
-        case ApprovalMoved():
-            return MoveApproval(effect)
-        case Scored():
-            return KeepScore(effect)
-        case ScoredElsewhere():
-            return ScoreAnother(effect)
-        case Offloaded():
-            return KeepResult(effect)
-        case ResultsGrew():
-            return BoundResults(effect)
-        case StartRun():
-            raise AssertionError("a new run is taken in at once")
-        case _:
-            assert_never(effect)
 
 
 class NotifyParent(Operation):
@@ -246,3 +169,40 @@ class RequestChildCancellation(Operation):
         pass_on(child, world.ctx, self._effect.origin)
         settle(child, world.ctx)
         world.changed(child)
+
+
+RUN_FAMILY = Extension(
+    name="run family",
+    follow_ups={
+        ParentNotice: NotifyParent,
+        ParentContinuedNotice: NotifyParentContinued,
+        CloseChild: CloseChildRun,
+        CancelChild: RequestChildCancellation,
+    },
+)
+SERVICE_CALLS = Extension(
+    name="service calls",
+    follow_ups={
+        StartServiceCall: lambda one: AttachCall(one) if one.attached else DispatchCall(one),
+        CallersNotice: EndServiceCall,
+        LeaveServiceCall: DetachCaller,
+    },
+)
+PUSH_RUNS = Extension(
+    name="push runs",
+    follow_ups={
+        Emitted: emitted,
+        Called: StartCalled,
+        Ended: FollowEnd,
+        Pinned: RequirePinned,
+        Listened: RegisterWaiter,
+        WantsMeter: CheckUsageLimits,
+        WantsSlot: TakeSlot,
+        LeavesSlot: ReleaseSlot,
+        Offloaded: KeepResult,
+        ResultsGrew: BoundResults,
+    },
+    run_records=(BEGUN.name,),
+)
+KERNEL = (RUN_FAMILY, SERVICE_CALLS, PUSH_RUNS)
+"""What the engine brings itself; features come on top."""

@@ -22,8 +22,6 @@ from perdure.engine.registration import RUNNER, link_key, open_book
 from perdure.engine.usage_limits import RecordUse
 from perdure.engine.workflow_tasks import TaskOperation
 from perdure.engine.world import World
-from perdure.features.conversations.operations import LeaveConversation
-from perdure.features.webhooks.effect_operations import announce_end
 from perdure.store.interface import RecordKey, RecordRange, Store
 
 
@@ -216,14 +214,11 @@ class FollowEnd(Operation):
         is_failed = run.status is RunStatus.FAILED and run.failure is not None
         if is_failed and push.handles_failure and push.failure_of is None:
             world.opened(_start_handler(run, world.ctx))
-        world.follow_ups.append(announce_end(self._ended))
         finished = raise_finished(self._ended)
         if finished is not None:
             world.follow_ups.append(finished)
         if push.meters is not None:
             world.follow_ups.append(RecordUse(run))
-        if push.session:
-            world.follow_ups.append(LeaveConversation(run))
         if push.singleton is not None:
             record = RecordKey(FLOW, run.namespace, push.singleton)
             world.follow_ups.append(ReleaseSingleton(record, run.run_id))

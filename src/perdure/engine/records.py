@@ -32,6 +32,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 _encode = msgspec.msgpack.Encoder().encode
 
 
+class Listed(msgspec.Struct):
+    """A line of a list, whose key says everything."""
+
+
 class RecordKind(Generic[T]):
     """All records of one shape. Fields may be added with defaults, never removed."""
 

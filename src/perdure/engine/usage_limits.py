@@ -1,7 +1,7 @@
 """Budgets and token throttles of push workflows: asked before passes, told what was used.
 
-A run that wants a pass is held back until its meters have answered (`core/push/usage_check.py`); the
-logs and the waiting runs are records, so limits hold across nodes, and a log is due when
+A run that wants a pass is held back until its meters have answered (`core/push/usage_check.py`).
+The logs and the waiting runs are records, so limits hold across nodes, and a log is due when
 there is room again.
 """
 

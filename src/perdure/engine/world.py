@@ -1,6 +1,6 @@
 """What one beat knows and changes: loaded runs, new facts, and what follows from them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from perdure.core.fleet.contract import Place, live_workers
 from perdure.core.fleet.rollout import Rollout
@@ -24,6 +24,7 @@ from perdure.engine.catalogue import Catalogue
 from perdure.engine.matching import Grant
 from perdure.engine.operation import Operation
 from perdure.engine.receipts import receipt_of
+from perdure.engine.registry import Registry
 from perdure.engine.rollouts import QueueName, Rollouts
 from perdure.store.interface import (
     Changes,
@@ -50,7 +51,7 @@ class World:
         ctx: Context,
         workers: dict[tuple[str, str], Worker],
         rollouts: Rollouts,
-        follow: Callable[[Effect], Operation],
+        registry: Registry,
     ) -> None:
         self.ctx = ctx
         self.runs: dict[str, Run] = {}
@@ -87,7 +88,7 @@ class World:
         self._workers = workers
         # Registrations as a shared store has them; what memory has may be old.
         self._learned: dict[tuple[str, str], Worker | None] = {}
-        self._follow = follow
+        self.registry = registry
 
     # Finding -------------------------------------------------------------------------------------
 
@@ -204,7 +205,7 @@ class World:
         if isinstance(effect, StartRun):
             self.opened(effect.run)
             return
-        self.follow_ups.append(self._follow(effect))
+        self.follow_ups.extend(self.registry.operations_for(effect))
 
     def opened(self, run: Run) -> None:
         """Take in a run that did not exist before."""

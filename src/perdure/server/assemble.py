@@ -41,14 +41,9 @@ from perdure.engine.schedules import SCHEDULE
 from perdure.engine.service_calls import CALL, KEY, ExpireServiceCall
 from perdure.engine.sessions import SESSION
 from perdure.engine.streams import STREAMS, ExpireStream
-from perdure.features.approvals.routes import Approvals
-from perdure.features.conversations.routes import Conversations
-from perdure.features.model_calls.explanation_routes import RunExplanation
-from perdure.features.retention.routes import SystemRetention, retention_view
-from perdure.features.scores.operations import GIVEN
-from perdure.features.scores.routes import Scores
-from perdure.features.webhooks.operations import RECEIVED, REFUSALS
-from perdure.features.webhooks.routes import flow_routes
+from perdure.engine.usage_limits import METER, MeterDue
+from perdure.features.feature import Kernel
+from perdure.features.retention.routes import retention_view
 from perdure.identity import IdSource
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.build_ids import BuildIds
@@ -89,22 +84,15 @@ from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
 from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.live_streams import LiveStreams
-from perdure.protocols.durablex.review_routes import people_routes
 from perdure.protocols.durablex.run_statistics import RunStatistics
 from perdure.protocols.durablex.runs import Runs
 from perdure.protocols.durablex.serve import Serve
 from perdure.protocols.durablex.step_results import StepResults
 from perdure.protocols.durablex.surface import DurablexSurface
-from perdure.server.ai import make_ai_routes, make_inferrer
-from perdure.server.retention import make_pruner
+from perdure.server.features import build_features, make_expiry, make_registry
+from perdure.server.runner_guard import make_runner_guard
 from perdure.server.settings import Settings, is_postgres
 from perdure.server.stores import make_hint_wire, make_parcel_wire, make_store
-from perdure.server.webhooks import (
-    make_deliverer,
-    make_forgetter,
-    make_runner_guard,
-    make_webhook_routes,
-)
 from perdure.store.interface import Store, shared
 from perdure.web.app import Application
 from perdure.web.auth import (
@@ -173,6 +161,7 @@ class Server:
             matcher=task_waiters,
             leasing=leasing,
             cache=self.cache,
+            registry=make_registry(),
             on_change=self._changed,
             on_record=lambda key: self.stream_readers.changed(key.target),
             on_due=self.deadlines.arm,
@@ -303,11 +292,6 @@ class Server:
             is_open=settings.external_payloads,
         )
         self.deadlines.on_record(PAYLOADS.name, ExpirePayload)
-        self.record_expiry = make_forgetter(settings, self.engine, clock)
-        known = self.namespaces.known
-        self.pruner = make_pruner(settings, self.engine, clock, self.deadlines, known)
-        self.webhook_sender = make_deliverer(settings, self.engine, clock, self.deadlines)
-        self.model_caller = make_inferrer(settings, self.engine, clock, self.deadlines)
         push_surface = DurablexSurface(settings.default_namespace)
         self.connect = Connect(self.engine, self.invoker, self.runners, clock, ids, node_id=node_id)
         self.serve = Serve(
@@ -343,33 +327,37 @@ class Server:
             run_control,
             self.streaming,
             RunStatistics(self.engine, push_surface, clock),
+            FlowControl(self.engine, push_surface, clock),
             StepResults(self.engine, runs, push_surface, clock),
         )
-        push_routes += people_routes(
-            push_surface,
-            run_control,
-            Approvals(self.engine, push_surface),
-            Scores(self.engine, runs, push_surface),
-            Conversations(self.engine, push_surface),
-            RunExplanation(self.engine, runs, self.model_caller.provider),
+        kernel = Kernel(
+            engine=self.engine,
+            clock=clock,
+            ids=ids,
+            deadlines=self.deadlines,
+            namespaces=self.namespaces.known,
+            push_surface=push_surface,
+            push_runs=runs,
+            control_surface=control_surface,
         )
-        push_routes += flow_routes(push_surface, FlowControl(self.engine, push_surface, clock))
-        push_routes += make_webhook_routes(settings, self.engine, push_surface, clock, ids)
-        push_routes += make_ai_routes(self.engine, push_surface, clock)
+        built = build_features(kernel, settings)
+        self.feature_loops = [loop for parts in built for loop in parts.loops]
+        feature_routes = [route for parts in built for route in parts.routes]
+        rules = [rule for parts in built for rule in parts.expiry]
+        self.expiry = make_expiry(settings, self.engine, clock, rules)
         self.deadlines.on_record(RUNNER.name, RunnerDue)
         self.deadlines.on_record(FLOW, FlowDue)
         self.deadlines.on_record(SCHEDULE.name, ScheduleDue)
+        self.deadlines.on_record(METER.name, MeterDue)
         self.deadlines.on_record(REMAINDER.name, WakeRemaining)
-        for kind in (
-            *(SEEN.name, STARTED.name, GIVEN.name, BEGUN.name),
-            *(RECEIVED.name, REFUSALS.name),
-        ):
+        for kind in (SEEN.name, STARTED.name, BEGUN.name):
             self.deadlines.on_record(kind, ExpireDedupeId)
         for kind in (CALL.name, KEY.name):
             self.deadlines.on_record(kind, ExpireServiceCall)
         self.app = Application(
             Router(
                 push_routes
+                + feature_routes
                 + routes(
                     control,
                     worker,
@@ -385,9 +373,6 @@ class Server:
                     streams,
                     discovery,
                     payloads,
-                    SystemRetention(
-                        self.engine, self.pruner, control_surface, settings.history_retention
-                    ),
                     Workers(self.engine, clock, control_surface, settings.cadence),
                     BuildIds(self.engine, clock, control_surface, settings.cadence),
                     TaskQueues(
@@ -434,16 +419,14 @@ class Server:
         """What runs beside the beat for as long as the server lives."""
         loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("deadlines", self.deadlines.run(self.engine)),
-            ("deliveries", self.webhook_sender.run()),
-            ("model calls", self.model_caller.run()),
             ("passes", self.invoker.run()),
             ("runners", self.connect.run()),
             ("serving", self.serve.run()),
-            ("pruning", self.pruner.run()),
             ("store watch", self.store_watch.run()),
+            *((name, loop.run()) for name, loop in self.feature_loops),
         ]
-        if self.record_expiry is not None:
-            loops.append(("forgetting", self.record_expiry.run()))
+        if self.expiry is not None:
+            loops.append(("record expiry", self.expiry.run()))
         return loops if self.cluster is None else loops + self.cluster.loops()
 
     async def close(self) -> None:

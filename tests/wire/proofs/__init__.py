@@ -1,4 +1,6 @@
-"""Proofs of what the server says about itself. `tests/wire/pull/test_capabilities.py` plays them all.
+"""Proofs of what the server says about itself.
+
+`tests/wire/pull/test_capabilities.py` plays them all.
 
 An entry has one of these names:
 

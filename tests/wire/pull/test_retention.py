@@ -329,7 +329,7 @@ def test_whoever_keeps_runs_for_ever_prunes_none(tmp_path: Path) -> None:
         assert (namespace["retention_mode"], namespace["retention_days"]) == ("forever", None)
         assert passed(wire)["processed"] == 0
         assert passed(wire, run_ids=[run_id])["results"][0]["reason"] == "run_not_expired"
-        assert wire.run(wire.server.pruner.prune()) == 0
+        assert wire.run(wire.find_loop(RunPruner).prune()) == 0
 
 
 def test_a_run_that_cannot_be_read_stays_and_is_told(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from perdure.features.model_calls.loops import ModelCaller
 from tests.support.http import Json, Wire, a_wire
 from tests.support.models import ModelServer, completion
 from tests.support.runner import (
@@ -196,10 +197,10 @@ def asking(
 
         async def begin() -> "asyncio.Task[None]":
             await models.open()
-            provider = wire.server.model_caller._provider
+            provider = wire.find_loop(ModelCaller)._provider
             assert provider is not None
             provider._url = models.url  # type: ignore[attr-defined]
-            return asyncio.create_task(wire.server.model_caller.run())
+            return asyncio.create_task(wire.find_loop(ModelCaller).run())
 
         running = wire.run(begin())
         yield wire, models
@@ -237,7 +238,7 @@ def test_a_call_is_tried_again_where_that_may_help(asking: tuple[Wire, ModelServ
     run_id = start(wire, "write")
     models.answers = [(429, {"error": "busy"}), (200, completion("at last"))]
     runner.next().found(op("Infer", "ask", data={"messages": ASKED}))
-    wire.until(lambda: len(models.asked) == 1 and wire.server.model_caller._under_way == 0)
+    wire.until(lambda: len(models.asked) == 1 and wire.find_loop(ModelCaller)._under_way == 0)
     wire.advance(seconds=1)
 
     invoke = runner.next()
@@ -291,7 +292,7 @@ def test_a_call_that_nobody_concluded_is_made_again(asking: tuple[Wire, ModelSer
     wire, models = asking
     runner = a_runner(wire, workflow("write"))
     start(wire, "write")
-    model_caller = wire.server.model_caller
+    model_caller = wire.find_loop(ModelCaller)
     kept = model_caller._begun
     model_caller._begun = asyncio.Queue()  # whoever had this try is gone
     runner.next().found(op("Infer", "ask", data={"messages": ASKED}))
@@ -309,7 +310,7 @@ def test_an_answer_that_comes_late_is_taken_before_another_is_asked_for(
     wire, models = asking
     runner = a_runner(wire, workflow("write"))
     run_id = start(wire, "write")
-    model_caller = wire.server.model_caller
+    model_caller = wire.find_loop(ModelCaller)
     kept, late = model_caller._begun, asyncio.Queue[Any]()
     model_caller._begun = late
     runner.next().found(op("Infer", "ask", data={"messages": ASKED}))

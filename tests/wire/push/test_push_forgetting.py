@@ -4,10 +4,11 @@ import pytest
 
 from perdure.core.limits import SECOND
 from perdure.engine.operation import Operation
+from perdure.features.webhooks import expiry_rules
 from perdure.features.webhooks.delivery_operations import ConcludeDelivery
 from perdure.features.webhooks.rules import Attempt
+from perdure.server.features import make_expiry
 from perdure.server.settings import Settings
-from perdure.server.webhooks import make_forgetter
 from tests.support.http import Wire
 from tests.support.runner import a_runner, emit, op, rows, settled, show, start, workflow
 
@@ -16,14 +17,14 @@ DAY = 86_400
 
 def forget(wire: Wire, **settings: int) -> int:
     made = Settings(**{name: days * DAY * SECOND for name, days in settings.items()})  # type: ignore[arg-type]
-    record_expiry = make_forgetter(made, wire.server.engine, wire.clock)
-    assert record_expiry is not None
-    return wire.run(record_expiry.forget())
+    expiry = make_expiry(made, wire.server.engine, wire.clock, expiry_rules(made))
+    assert expiry is not None
+    return wire.run(expiry.forget())
 
 
 def test_nothing_is_forgotten_unless_somebody_says_so(wire: Wire) -> None:
-    assert make_forgetter(Settings(), wire.server.engine, wire.clock) is None
-    assert wire.server.record_expiry is None
+    assert expiry_rules(Settings()) == []
+    assert wire.server.expiry is None
 
 
 def test_old_events_are_forgotten_and_what_they_began_stays(

@@ -4,8 +4,8 @@ import pytest
 
 from perdure.core.limits import SECOND
 from perdure.core.run.state import Dialect
+from perdure.features.retention import make_pruner
 from perdure.features.retention.loops import Retention, RunPruner
-from perdure.server.retention import make_pruner
 from perdure.server.settings import Settings
 from tests.support.http import Json, Wire
 from tests.support.runner import a_runner, op, ran, rows, settled, show, start, step_id, workflow
@@ -44,7 +44,7 @@ def test_push_runs_are_kept_for_ever_unless_somebody_says_so(wire: Wire) -> None
     settled(wire, run_id, "succeeded")
     wire.jump(seconds=1_000 * DAY)
 
-    assert wire.run(wire.server.pruner.prune()) == 0
+    assert wire.run(wire.find_loop(RunPruner).prune()) == 0
 
     assert show(wire, run_id)["status"] == "succeeded"
 
@@ -139,9 +139,7 @@ def test_an_eval_keeps_its_averages(wire: Wire) -> None:
 
 def test_settings_say_what_is_kept(wire: Wire) -> None:
     def rules(settings: Settings) -> dict[Dialect, int]:
-        server = wire.server
-        server.deadlines._rules.pop("leftover")
-        pruner = make_pruner(settings, server.engine, wire.clock, server.deadlines, {"default"})
+        pruner = make_pruner(settings, wire.server.engine, wire.clock, {"default"})
         return {rule.dialect: rule.age for rule in pruner._rules}
 
     assert rules(Settings()) == {Dialect.PULL: 30 * DAY * SECOND}

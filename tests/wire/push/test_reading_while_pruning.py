@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from perdure.features.retention.loops import RunPruner
 from tests.support.http import Json, Wire, a_wire, complete_workflow
 from tests.support.runner import a_runner, settled, start, workflow
 
@@ -24,7 +25,7 @@ def pruned_after(wire: Wire, read: str) -> Iterator[list[None]]:
         found = await original(*args)
         if not passes:
             passes.append(None)
-            await wire.server.pruner.prune()
+            await wire.find_loop(RunPruner).prune()
         return found
 
     setattr(store, read, reading)

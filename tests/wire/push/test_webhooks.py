@@ -10,6 +10,7 @@ import pytest
 
 from perdure.core import limits
 from perdure.core.intake.signature import sign, verify
+from perdure.features.webhooks.loops import WebhookSender
 from tests.support.http import PATIENCE_SECONDS, Answer, Json, Wire, a_wire
 from tests.support.runner import a_runner, broke, op, rows, settled, start, workflow
 from tests.support.tables import empty
@@ -61,7 +62,7 @@ def wire(wire_store: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ite
 
 
 async def _begin(wire: Wire) -> "asyncio.Task[None]":
-    return asyncio.create_task(wire.server.webhook_sender.run())
+    return asyncio.create_task(wire.find_loop(WebhookSender).run())
 
 
 @pytest.fixture

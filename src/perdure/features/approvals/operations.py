@@ -1,22 +1,20 @@
 """Approvals as records, listed by their status and by their run, changed together with the run."""
 
-from msgspec import Struct, structs
+from collections.abc import Iterator
+from typing import get_args
 
-from perdure.core.push.approval import OPEN, Approval, Decision, decided
+from msgspec import structs
+
+from perdure.core.push.approval import OPEN, Approval, ApprovalStatus, Decision, decided
 from perdure.core.push.approval_step import find_asking, finish_approval
 from perdure.core.push.effect import ApprovalMoved, AskedPeople
 from perdure.core.rejection import ApprovalNotFound, ApprovalNotPending
 from perdure.engine.operation import Operation
-from perdure.engine.records import RecordKind
+from perdure.engine.records import Listed, RecordKind
 from perdure.engine.registration import SEPARATOR
 from perdure.engine.run_control import note_action
 from perdure.engine.world import World
 from perdure.store.interface import RecordKey, Store
-
-
-class Listed(Struct):
-    """A line of a list; its key says all."""
-
 
 APPROVAL = RecordKind("approval", Approval)
 BY_STATUS = RecordKind("approval_by_status", Listed)
@@ -28,6 +26,15 @@ _ACTIONS = {"approved": "approve", "denied": "deny"}
 def place_of(group: str, approval_id: str) -> str:
     """Where an approval stands in a list of a status or of a run."""
     return group + SEPARATOR + approval_id
+
+
+def approval_records(key: RecordKey) -> Iterator[RecordKey]:
+    """The approval that a line of a run's list names, and its place in every other list."""
+    if key.kind == BY_RUN.name:
+        approval_id = key.key.rpartition(SEPARATOR)[2]
+        yield APPROVAL.key(key.namespace, approval_id)
+        for status in get_args(ApprovalStatus):
+            yield BY_STATUS.key(key.namespace, place_of(status, approval_id))
 
 
 class KeepApproval(Operation):

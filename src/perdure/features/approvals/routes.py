@@ -16,13 +16,12 @@ from perdure.core.limits import (
 )
 from perdure.core.push.approval import SYSTEM, Approval, ApprovalStatus, Decision, Verdict
 from perdure.engine.beat import Engine
-from perdure.engine.records import RecordKind
+from perdure.engine.records import Listed, RecordKind
 from perdure.features.approvals.operations import (
     APPROVAL,
     BY_RUN,
     BY_STATUS,
     DecideApproval,
-    Listed,
     place_of,
 )
 from perdure.protocols.durablex.requests import bad_request, choice, integer, read_body

@@ -3,14 +3,13 @@
 They change when a run with a label begins or ends. Other runs cost nothing.
 """
 
-from perdure.core.push.effect import Joined
+from perdure.core.push.effect import Ended, Joined
 from perdure.core.push.step import push_of
 from perdure.core.run.state import Run
 from perdure.engine.operation import Operation
-from perdure.engine.records import RecordKind
+from perdure.engine.records import Listed, RecordKind
 from perdure.engine.registration import SEPARATOR
 from perdure.engine.world import World
-from perdure.features.approvals.operations import Listed
 from perdure.features.conversations.rules import Conversation, joined, left, without
 from perdure.store.interface import RecordKey, Store
 
@@ -119,3 +118,13 @@ class QuitConversation(_Conversing):
             RECENT.remove(world, namespace, recent_key(before.last_started_at, self.key))
         elif after is not before:
             self.put(world, before, after)
+
+
+def leave_conversation(ended: Ended) -> LeaveConversation | None:
+    """What the end of a run means for its conversation, if it has one."""
+    return LeaveConversation(ended.run) if push_of(ended.run).session else None
+
+
+def quit_conversation(run: Run) -> QuitConversation | None:
+    """What the removal of a run means for its conversation, if it has one."""
+    return QuitConversation(run) if run.push is not None and run.push.session else None

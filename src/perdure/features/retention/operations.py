@@ -7,8 +7,7 @@ between, the note is due like anything else, and somebody goes on.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import get_args
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
@@ -20,19 +19,12 @@ from perdure.core.limits import (
     SECOND,
     SERVICE_CALL_KEPT,
 )
-from perdure.core.push.approval import ApprovalStatus
 from perdure.core.run.state import Dialect, Run
 from perdure.engine.operation import Operation
 from perdure.engine.payloads import PAYLOADS, USED_BY, USES, find_uses, used_by_key
 from perdure.engine.records import RecordKind
-from perdure.engine.registration import SEPARATOR
-from perdure.engine.run_control import BEGUN
 from perdure.engine.streams import STREAMS
 from perdure.engine.world import World
-from perdure.features.approvals.operations import APPROVAL, BY_RUN, BY_STATUS, place_of
-from perdure.features.conversations.operations import QuitConversation
-from perdure.features.model_calls.operations import INFERENCE
-from perdure.features.scores.operations import GIVEN, SCORE
 from perdure.store.interface import (
     ClosedFilter,
     Instance,
@@ -63,12 +55,8 @@ class Leftover(Struct, kw_only=True):
 
 LEFTOVER = RecordKind("leftover", Leftover)
 
-_ANY = (STREAMS.name, USES.name)
-KINDS: Mapping[Dialect, tuple[str, ...]] = {
-    Dialect.PULL: _ANY,
-    Dialect.PUSH: (*_ANY, INFERENCE.name, SCORE.name, GIVEN.name, BEGUN.name, BY_RUN.name),
-}
-"""Records whose keys begin with the run that they belong to."""
+RUN_RECORDS = (STREAMS.name, USES.name)
+"""Records of every run whose keys begin with its id. Push runs have more: see the registry."""
 
 
 class PrunedRun(Struct, frozen=True):
@@ -122,8 +110,8 @@ class _Prune(Operation):
                 pruned.runs.append(_told(row.run))
         for row in gone:
             world.remove(row)
-            if row.run is not None and row.run.push is not None and row.run.push.session:
-                world.follow_ups.append(QuitConversation(row.run))
+            if row.run is not None:
+                world.follow_ups.extend(world.registry.after_removal(row.run))
         if gone:
             pruned.leftover = self._note(world, gone)
         return pruned
@@ -268,11 +256,14 @@ class ClearLeftover(Operation):
         self._leftover = LEFTOVER.find(world, namespace, key.key)
         self._beside, self._remains, self._last = [], None, {}
         if self._leftover is not None:
-            run_ids, kinds = self._leftover.run_ids, KINDS[self._leftover.dialect]
+            run_ids: list[str] = self._leftover.run_ids
+            kinds: tuple[str, ...] = RUN_RECORDS
+            if self._leftover.dialect is Dialect.PUSH:
+                kinds += world.registry.run_records
             named = [Instance(namespace, one) for one in self._leftover.workflow_ids]
             found = await store.find_keys_of(namespace, kinds, run_ids, REMAINS_ROWS_MAX)
             self._is_full = len(found) >= REMAINS_ROWS_MAX
-            self._beside = [*found, *_approvals(found)]
+            self._beside = [*found, *world.registry.linked_records(found)]
             await self._look_for_payloads(store, found)
             self._remains = await store.find_remains(
                 run_ids, named, limit=REMAINS_ROWS_MAX, size=REMAINS_BYTES_MAX
@@ -329,15 +320,3 @@ class ClearLeftover(Operation):
             if loose is not None:
                 PAYLOADS.put(world, namespace, reference_id, loose, due_at=loose.until)
                 self.let_go[run_id] += 1
-
-
-def _approvals(found: list[RecordKey]) -> list[RecordKey]:
-    """What runs asked people for, by the lines that say so, and wherever else it is listed."""
-    keys: list[RecordKey] = []
-    for kind, namespace, key in found:
-        if kind == BY_RUN.name:
-            approval_id = key.rpartition(SEPARATOR)[2]
-            keys.append(APPROVAL.key(namespace, approval_id))
-            places = (place_of(status, approval_id) for status in get_args(ApprovalStatus))
-            keys += [BY_STATUS.key(namespace, place) for place in places]
-    return keys

@@ -29,8 +29,10 @@ from perdure.features.scores.dataset_operations import (
 )
 from perdure.features.scores.eval_operations import EVAL_OF, EVAL_RUNS, EVAL_SET, EvalSet, StartEval
 from perdure.protocols.durablex.requests import bad_request, choice, read_body
+from perdure.protocols.durablex.routes import FULL, READER, SENDER
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.message import HttpError, Request, Response
+from perdure.web.routing import Route
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX, pattern=r"\S")]
 """Not blank, and not too long."""
@@ -250,3 +252,19 @@ def _bounded(name: str, told: Raw | UnsetType, most: int) -> bytes | None:
     if len(told) > most:
         raise bad_request(f"{name} has more than {most} bytes")
     return bytes(told)
+
+
+def dataset_routes(surface: DurablexSurface, datasets: Datasets) -> list[Route]:
+    """Every route of datasets and evals, with who may use it."""
+    one = "/datasets/{dataset_id}"
+    return [
+        Route("GET", "/datasets", READER, surface, datasets.find),
+        Route("POST", "/datasets", FULL, surface, datasets.add),
+        Route("GET", one, READER, surface, datasets.show),
+        Route("GET", f"{one}/items", READER, surface, datasets.items),
+        Route("POST", f"{one}/items", FULL, surface, datasets.add_item),
+        Route("PATCH", f"{one}/items/{{item_id}}", FULL, surface, datasets.archive_item),
+        Route("POST", f"{one}/eval", SENDER, surface, datasets.start_eval),
+        Route("GET", f"{one}/eval-runs", READER, surface, datasets.evals),
+        Route("GET", "/eval-sets/{eval_id}", READER, surface, datasets.eval_set),
+    ]

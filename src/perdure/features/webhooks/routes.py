@@ -1,9 +1,8 @@
-"""The routes of webhooks, in both directions, and those around admission."""
+"""The routes of webhooks, outgoing and incoming, and the roles that may use them."""
 
 from perdure.features.webhooks.endpoint_routes import Webhooks
 from perdure.features.webhooks.incoming_routes import Sources
-from perdure.protocols.durablex.flow import FlowControl
-from perdure.protocols.durablex.routes import FULL, READER, SENDER
+from perdure.protocols.durablex.routes import FULL, READER
 from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
@@ -16,14 +15,6 @@ def webhook_routes(surface: DurablexSurface, webhooks: Webhooks, sources: Source
         *_configured(surface, sources, "/webhook-receivers"),
         *_received(surface, sources),
         Route("POST", "/webhooks/{token}", PUBLIC, surface, sources.receive),
-    ]
-
-
-def flow_routes(surface: DurablexSurface, flow: FlowControl) -> list[Route]:
-    """Starting by name, and what waits."""
-    return [
-        Route("POST", "/workflows/{app}/{name}/trigger", SENDER, surface, flow.trigger),
-        Route("GET", "/flow-state", READER, surface, flow.flow_state),
     ]
 
 

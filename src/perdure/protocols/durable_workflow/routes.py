@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from perdure.core import limits
-from perdure.features.retention.routes import SystemRetention
 from perdure.protocols.durable_workflow.activities import Activities
 from perdure.protocols.durable_workflow.build_ids import BuildIds
 from perdure.protocols.durable_workflow.cancellation import Cancellations
@@ -54,7 +53,6 @@ def routes(
     streams: Streams,
     discovery: Discovery,
     payloads: PayloadTransport,
-    retention: SystemRetention,
     workers: Workers,
     build_ids: BuildIds,
     task_queues: TaskQueues,
@@ -106,11 +104,6 @@ def routes(
                 cancelling.request,
             ),
         ]
-    kept = "/api/system/retention"
-    table += [
-        Route("GET", kept, ADMIN, retention.surface, retention.show),
-        Route("POST", f"{kept}/pass", ADMIN, retention.surface, retention.enforce),
-    ]
     jobs = standalone.surface
     table += [
         Route("POST", "/api/activities", OPERATOR, jobs, standalone.start),

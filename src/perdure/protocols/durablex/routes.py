@@ -5,6 +5,7 @@ from perdure.protocols.durablex.catalogue import CatalogueReader
 from perdure.protocols.durablex.connect import Connect
 from perdure.protocols.durablex.control import RunControl
 from perdure.protocols.durablex.events import Events
+from perdure.protocols.durablex.flow import FlowControl
 from perdure.protocols.durablex.live_streams import LiveStreams
 from perdure.protocols.durablex.run_statistics import RunStatistics
 from perdure.protocols.durablex.runs import Runs
@@ -38,6 +39,7 @@ def routes(
     control: RunControl,
     streaming: LiveStreams,
     figures: RunStatistics,
+    flow: FlowControl,
     results: StepResults,
 ) -> list[Route]:
     """Every route, with who may use it."""
@@ -73,8 +75,11 @@ def routes(
         Route("POST", f"{run}/resume", FULL, surface, control.resume),
         Route("POST", f"{run}/replay", FULL, surface, control.replay),
         Route("POST", f"{run}/retry-from-step", FULL, surface, control.retry_from_step),
+        Route("POST", f"{run}/fork", FULL, surface, control.fork),
         Route("POST", "/runs/bulk-replay", FULL, surface, control.bulk_replay),
         Route("GET", "/control-actions", READER, surface, control.actions),
+        Route("POST", "/workflows/{app}/{name}/trigger", SENDER, surface, flow.trigger),
+        Route("GET", "/flow-state", READER, surface, flow.flow_state),
         Route("GET", "/workflows", READER, surface, catalogue.workflows),
         Route("GET", "/apps", READER, surface, catalogue.apps),
         Route("GET", "/runners", READER, surface, catalogue.runners),
