@@ -39,8 +39,11 @@ lint: setup
 check: lint  ## format, lint, types, architecture and core tests: seconds
 	$(BIN)/pytest -q tests/architecture tests/core
 
-test: lint sdks  ## everything: set up, lint, and the whole suite
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+# Folders below tests/, such as `wire/pull` or `"core store"`; without any, all of them.
+ROOM ?=
+
+test: lint sdks  ## everything: set up, lint, the whole suite (ROOM="core wire/pull" for some folders)
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal $(addprefix tests/,$(ROOM))
 
 stories: setup sdks  ## only the stories: a real server, a real socket, real SDKs
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/stories
