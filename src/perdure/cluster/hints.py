@@ -1,7 +1,7 @@
-"""Hints between nodes: what one knows and another may wait for. Nothing depends on them.
+"""Hints between nodes: short notices after a commit that something may be waited for elsewhere.
 
-They are gathered while the last ones are under way and sent together, after the commit. A node
-that hears nothing looks for itself now and then; see `lookout`.
+Hints are collected while the previous ones are being sent, and sent together. They may be lost:
+every node also looks at the database at intervals; see `cluster/refresh.py`.
 """
 
 import asyncio

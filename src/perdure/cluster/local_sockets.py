@@ -1,7 +1,7 @@
-"""Sockets between the processes of one machine: pairs that their supervisor made, without names.
+"""Sockets between the server processes of one machine: pairs that their supervisor created.
 
-Each process has one to hear with; every other process can write to it. A message is whole or not
-there at all.
+They have no names in the file system. Each process reads from one of them; every other process can
+write to it. A message arrives whole or not at all.
 """
 
 import asyncio

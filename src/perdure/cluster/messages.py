@@ -1,4 +1,4 @@
-"""What nodes say to each other about lent polls. Every errand may be lost, late or doubled."""
+"""The messages by which nodes share parked polls. Each may be lost, delayed or doubled."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""What a node does because there are others: it tells, it hears, and now and then it looks."""
+"""One node of a cluster: its hints, its shared polls, its messages, and its periodic refresh."""
 
 from collections.abc import Coroutine
 from typing import Any

@@ -1,8 +1,8 @@
-"""Borrowing: polls that are parked at other nodes, and the tasks that are handed over to them.
+"""Polls that are parked at other nodes, and the tasks that this node leases to them.
 
-A lease for a borrowed poll is written like any other, and its node gets it after the commit. Until
-that node says that it has taken it the lease is our concern: if it is refused, or nothing is heard
-of it for a while, the task is made ready again.
+The lease is committed like any other, and the other node receives the task after the commit. This
+node stays responsible for the lease until the other one confirms it: when it is refused, or not
+confirmed in time, the task becomes ready again.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Lending: a poll that is parked here may be given a task by another node.
+"""Polls that are parked at this node and offered to other nodes.
 
-A node that has no poll for a task says so with a hint. From then on it is told which polls of that
-queue are parked here, each lent to one node, and it may write a task already leased to one of them
-and hand it over. Nothing depends on that: what does not fit any more is refused, and what is lost
-its node takes back.
+A node without a poll for a ready task sends a hint. From then on it receives the polls of that
+queue that are parked here, each offered to one node only, and it may lease a task to one of them
+and hand it over. Correctness does not depend on it: a task that no longer fits is refused, and a
+lost message is noticed by its sender.
 """
 
 import asyncio

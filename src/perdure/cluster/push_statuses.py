@@ -1,8 +1,8 @@
-"""What becomes of push runs, for whoever listens here, wherever it happens.
+"""Status changes of push runs, for readers at this node, wherever the change happens.
 
-Changes of this node are told at once. Other nodes tell theirs by hints, as long as somebody here
-listens; and now and then somebody looks at the disk, so that a lost hint costs only time. What
-was told last of a run is remembered, so that each status is told once and none after a later one.
+Changes of this node are passed on at once. Other nodes send theirs as hints while there are readers
+here, and the database is read at intervals, so that a lost hint costs only time. The last status
+that was passed on is remembered per run: each status is reported once, and none after a later one.
 """
 
 import asyncio

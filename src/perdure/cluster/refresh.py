@@ -1,4 +1,4 @@
-"""Looking at what other nodes did, now and then: a lost hint costs only time."""
+"""The periodic look at what other nodes have changed. It makes a lost hint cost only time."""
 
 import asyncio
 import logging

@@ -1,7 +1,7 @@
-"""The way to the desks of other nodes: calls and their replies, as parcels that may be lost.
+"""Queries between nodes: calls and their replies, as messages that may be lost.
 
-A call that gets no reply in time counts as refused. A lease that could not be handed over, or came
-too late, goes back at once.
+A call without a reply in time counts as refused. A query lease that could not be handed over, or
+that arrived too late, is returned at once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The way of errands between nodes: over sockets inside of one machine, else as parcels."""
+"""How messages reach other nodes: over local sockets within a machine, else through PostgreSQL."""
 
 import asyncio
 import logging

@@ -117,7 +117,7 @@ class Approvals:
         if by is not None and (not by.strip() or len(by) > NAME_LENGTH_MAX):
             raise bad_request(f"decidedBy has 1 to {NAME_LENGTH_MAX} characters")
         if by is not None and by.startswith(SYSTEM):
-            raise bad_request(f"nobody is called {SYSTEM}…")
+            raise bad_request(f"decidedBy must not begin with {SYSTEM}")
         args = None if body.args is UNSET else bytes(body.args)
         if args is not None and len(args) > APPROVAL_ARGUMENT_BYTES_MAX:
             raise bad_request(f"args has more than {APPROVAL_ARGUMENT_BYTES_MAX} bytes")
