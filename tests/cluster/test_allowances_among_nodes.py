@@ -76,12 +76,13 @@ def test_two_nodes_never_lease_more_than_may_be_and_finish_everything(
 
 def test_a_lease_that_another_node_ended_makes_room(migrated_url: str) -> None:
     async def story(one: Node, two: Node) -> None:
-        await one.register()
+        await one.register("w1")
+        await one.register("w2")
         for workflow_id in ("a", "b"):
             await one.start(workflow_id)
             await one.play(completion(await one.take(), an_activity()))
-        first = await one.take_activity()
-        waiting = await one.park("activity")
+        first = await one.take_activity("w2")
+        waiting = await one.park("activity", "w2")
         await one.until(lambda: bool(one.server.parked_polls.shut))
 
         await two.play(result(first))

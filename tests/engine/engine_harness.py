@@ -104,14 +104,19 @@ class Stage:
 
     async def take(self, worker_id: str = "w1") -> WorkflowDelivery:
         """A workflow task that must be there, or come."""
-        delivery = await self.poll("workflow", worker_id)
+        delivery = await self._poll_until_given("workflow", worker_id)
         assert isinstance(delivery, WorkflowDelivery)
         return delivery
 
     async def take_activity(self, worker_id: str = "w1") -> ActivityDelivery:
-        delivery = await self.poll("activity", worker_id)
+        delivery = await self._poll_until_given("activity", worker_id)
         assert isinstance(delivery, ActivityDelivery)
         return delivery
+
+    async def _poll_until_given(self, kind: str, worker_id: str) -> Delivery | None:
+        """As a worker polls: again, if its poll was ended early for another kind; see `turns`."""
+        delivery = await self.poll(kind, worker_id)
+        return delivery or await self.poll(kind, worker_id)
 
     async def park(self, kind: str = "workflow", worker_id: str = "w1") -> "asyncio.Task[Any]":
         """A poll that waits for a task."""

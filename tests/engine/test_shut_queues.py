@@ -28,10 +28,10 @@ ONE_AT_ONCE = Allowances({"activity": Allowance(leases_per_queue=1)})
 
 
 async def take(stage: Stage) -> ActivityDelivery:
-    """An activity, of a session or not."""
+    """An activity, of a session or not, for a worker that asks for nothing else."""
     poll = Poll(
         namespace=NAMESPACE,
-        worker_id="w1",
+        worker_id="w2",
         queue=QUEUE,
         kind="activity",
         timeout=round(PATIENCE * SECOND),
@@ -56,7 +56,8 @@ def test_whoever_looked_hears_of_a_report_in_the_same_beat(
         await stage.play(completion(await stage.take(), an_activity(session=session)))
 
     async def story(stage: Stage) -> None:
-        await stage.register()
+        await stage.register("w1")
+        await stage.register("w2")
         await offer(stage, "a")
         first = await take(stage)
         await offer(stage, "b")

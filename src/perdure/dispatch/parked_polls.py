@@ -189,7 +189,7 @@ class ParkedPolls:
         if self.on_parked is not None:
             self.on_parked(poller)
         if self.turns is not None:
-            self.turns.parked(poller.key.kind, poller)
+            self.turns.parked(poller.key.kind, poller, may_end=not poller.is_hasty)
 
     def parked_at(self, key: QueueKey) -> list[ParkedPoller]:
         return list(self._parked.get(key, {}).values())

@@ -70,15 +70,15 @@ class Turns:
         """Say how to find out what is ready of a kind."""
         self._find[kind] = find
 
-    def parked(self, kind: str, poll: Waiting) -> None:
-        """A poll begins to wait, or waits again."""
+    def parked(self, kind: str, poll: Waiting, *, may_end: bool = True) -> None:
+        """A poll begins to wait, or waits again. One that waits for a look only is not ended."""
         worker = poll.worker
         known = self._know(worker)
         known.open[kind] = known.open.get(kind, 0) + 1
         if not known.is_concurrent and len(known.open) > 1:
             known.is_concurrent = True
             self._set_aside(worker)
-        if not known.is_concurrent:
+        if may_end and not known.is_concurrent:
             place = (worker.namespace, worker.queue)
             self._parked.setdefault(place, OrderedDict())[id(poll)] = (kind, poll)
 

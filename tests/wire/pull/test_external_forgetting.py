@@ -7,6 +7,7 @@ import pytest
 
 from perdure.core import limits
 from perdure.core.limits import SECOND
+from perdure.protocols.durable_workflow.transport import UPLOAD_PATH
 from tests.support.http import (
     CONTROL_VERSION,
     Json,
@@ -137,7 +138,7 @@ def test_uploads_that_wait_for_the_disk_have_a_bound(
 ) -> None:
     monkeypatch.setattr(limits, "TAKEN_PAYLOADS_BYTES_MAX", 1)
     upload(wire, BLOB)
-    payloads = next(r for r in wire.server.app.router.routes if r.raw_bytes_max)
+    payloads = next(r for r in wire.server.app.router.routes if r.path == UPLOAD_PATH)
     transport: Any = payloads.handler.__self__  # type: ignore[attr-defined]  # a bound method
     assert transport._taking_bytes == 0
     transport._taking_bytes = 1

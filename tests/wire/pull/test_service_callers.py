@@ -274,7 +274,7 @@ def test_a_failed_run_calls_again_when_it_is_continued(wire: Wire) -> None:
         ("target_workflow_instance_id", "a b"),
         ("target_workflow_run_id", "r"),
         ("duplicate_start_policy", "use-existing"),
-        ("memo", []),
+        ("memo", ["a"]),
     ],
 )
 def test_a_command_that_does_not_fit_is_refused_by_its_member(
