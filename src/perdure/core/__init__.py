@@ -1,1 +1,1 @@
-"""The rules: values in, values out. No socket, disk, clock or die is known here."""
+"""The rules of runs: values in, values out. No I/O, no clock, no randomness."""

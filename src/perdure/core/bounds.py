@@ -1,7 +1,7 @@
-"""The bounds that an operator may choose, as one value that the rules are given.
+"""The configurable bounds, as one value that is passed to the rules.
 
-What nobody chose is as in `limits`. A bound that is moved while runs are open takes nothing away
-from them: what they hold stays, and nothing is added until they are within it again.
+Defaults are in `limits`. Lowering a bound removes nothing from open runs: a run above it keeps what
+it holds, and nothing is added until it is within the bound again.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from perdure.core import limits
 
 
 class Reached(NamedTuple):
-    """Where a value stands against its bound, in the words of a refusal."""
+    """A value and its bound, named as in refusals and warnings."""
 
     limit_kind: str
     current_value: int
@@ -46,7 +46,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
     continue_as_new_events: int = limits.CONTINUE_AS_NEW_EVENTS
     continue_as_new_bytes: int = limits.CONTINUE_AS_NEW_BYTES
     warning_percent: int = limits.WARNING_PERCENT
-    # Worked out once, because every completion asks: fewer steps than this pass no bound of theirs.
+    # Computed once, for every completion: a run with fewer open steps is within each of the three.
     steps_least: int = 0
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Bounds(Struct, frozen=True, kw_only=True):
         force_setattr(self, "steps_least", min(steps))
 
     def warns_from(self, most: int) -> int:
-        """The least value that is told as near to a bound."""
+        """The lowest value that counts as near to a bound."""
         return -(-most * self.warning_percent // 100)
 
 

@@ -1,7 +1,7 @@
 """External payloads: bytes that are uploaded once and then named by a reference.
 
-A payload is loose until something durable names it, and is forgotten when nobody does in time.
-From then on it is kept. The server carries the bytes and never opens them.
+An uploaded payload is loose: it expires unless a stored document references it in time. From then
+on it is kept. The server stores the bytes and never decodes them.
 """
 
 import base64
@@ -19,13 +19,13 @@ from perdure.core.rejection import (
     ExternalPayloadNotFound,
 )
 
-_HARDLY_LONGER: Final = 60 * limits.SECOND
-"""A repeated upload that would give less time than this anew writes nothing."""
+_RENEWAL_MIN: Final = 60 * limits.SECOND
+"""A repeated upload that would extend the expiry by less than this writes nothing."""
 
 CODECS: Final = frozenset({"avro"})
-"""Of payloads that clients upload and name."""
+"""The codecs of payloads that clients upload and reference."""
 JSON: Final = "json"
-"""Of results of steps: these belong to one run, and only its runners name and fetch them."""
+"""The codec of step results: they belong to one run, and only its runners use them."""
 
 _ALPHABET: Final = str.maketrans(
     "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -35,7 +35,7 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Reference(Struct, frozen=True):
-    """What stands in a document instead of a payload."""
+    """The stand-in for a payload in a document."""
 
     reference_id: str
     codec: str
@@ -44,39 +44,39 @@ class Reference(Struct, frozen=True):
 
 
 class PayloadOwner(enum.StrEnum):
-    """What is done with a payload."""
+    """Whether a payload is referenced."""
 
     LOOSE = "loose"
-    """Uploaded, and named by nothing durable yet."""
+    """Uploaded, and not referenced by anything stored yet."""
     KEPT = "kept"
     GONE = "gone"
-    """Nobody named it in time. This is remembered for a while."""
+    """It expired without being referenced. The record remains for a while."""
 
 
 class Stored(Struct, frozen=True):
-    """What is known of a payload besides its bytes."""
+    """The record of a payload, without its bytes."""
 
     codec: str
     size_bytes: int
     sha256: str
     custody: PayloadOwner
     until: int | None = None
-    """When this ends by itself."""
+    """When this state expires."""
     home: str | None = None
-    """The namespace that has the bytes, if it is another one."""
+    """The namespace that stores the bytes, if it is another one."""
     counted: bool = False
-    """Whether it is known which runs name it, all of them."""
+    """Whether all runs that reference it are recorded."""
 
 
 def reference_to(namespace: str, codec: str, size_bytes: int, sha256: str) -> Reference:
-    """The one reference of some bytes in a namespace, whoever uploads them and how often."""
+    """The reference of some bytes in a namespace; the same for every upload of them."""
     whole = hashlib.sha256("\0".join((namespace, codec, str(size_bytes), sha256)).encode())
     digits = base64.b32encode(whole.digest())[:26].decode().translate(_ALPHABET)
     return Reference(f"ep_{digits}", codec, size_bytes, sha256)
 
 
 def result_reference(namespace: str, run_id: str, size_bytes: int, sha256: str) -> Reference:
-    """The reference of a step's result. It is of one run: no other run can name these bytes."""
+    """The reference of a step's result. It is derived from the run id: no other run can use it."""
     found = reference_to(f"{namespace}\0{run_id}", JSON, size_bytes, sha256)
     assert found.codec == JSON
     return found
@@ -91,14 +91,14 @@ def is_sha256(text: str) -> bool:
 
 
 def uploaded(known: Stored | None, reference: Reference, now: int) -> Stored | None:
-    """A payload after its upload; None when nothing is to be written."""
+    """The record of a payload after its upload; None if nothing changes."""
     if known is not None and known.custody is PayloadOwner.KEPT:
         require_same(known, reference)
         return None
     until = now + limits.LOOSE_PAYLOAD_TIMEOUT
     if known is not None and known.custody is PayloadOwner.LOOSE:
         require_same(known, reference)
-        if known.until is not None and until - known.until < _HARDLY_LONGER:
+        if known.until is not None and until - known.until < _RENEWAL_MIN:
             return None
     return Stored(
         reference.codec, reference.size_bytes, reference.sha256, PayloadOwner.LOOSE, until
@@ -106,7 +106,7 @@ def uploaded(known: Stored | None, reference: Reference, now: int) -> Stored | N
 
 
 def named(known: Stored | None, reference: Reference, now: int) -> Stored | None:
-    """A payload that something durable names from now on; None when nothing is to be written."""
+    """The record of a payload that becomes referenced; None if nothing changes."""
     found = require_there(known, reference, now)
     if found.custody is PayloadOwner.KEPT:
         return None
@@ -114,7 +114,7 @@ def named(known: Stored | None, reference: Reference, now: int) -> Stored | None
 
 
 def let_go(known: Stored, now: int) -> Stored | None:
-    """A payload whose last run is gone: loose again. None if that cannot be told of it."""
+    """A payload becomes loose again after its last run was removed; None if that is unknown."""
     if known.custody is not PayloadOwner.KEPT or not known.counted or known.home is not None:
         return None
     until = now + limits.LOOSE_PAYLOAD_TIMEOUT
@@ -122,7 +122,7 @@ def let_go(known: Stored, now: int) -> Stored | None:
 
 
 def passed(known: Stored, now: int) -> Stored | None:
-    """A payload whose time may be over; None when even its memory is."""
+    """The record after expiry, if it is due; None if the record itself has expired."""
     if known.until is None or known.until > now:
         return known
     if known.custody is PayloadOwner.GONE:
@@ -137,7 +137,7 @@ def passed(known: Stored, now: int) -> Stored | None:
 
 
 def require_there(known: Stored | None, reference: Reference, now: int) -> Stored:
-    """Refuse a reference whose payload is unknown here, gone, or another one."""
+    """Refuse a reference whose payload is unknown, expired, or different."""
     reference_id = reference.reference_id
     if known is None:
         raise ExternalPayloadNotFound(
@@ -156,9 +156,9 @@ def require_there(known: Stored | None, reference: Reference, now: int) -> Store
 
 
 def require_same(known: Stored, reference: Reference) -> None:
-    """Refuse a reference that tells something else about its payload than its upload did."""
-    told = (reference.codec, reference.size_bytes, reference.sha256)
-    if told != (known.codec, known.size_bytes, known.sha256):
+    """Refuse a reference whose codec, size or hash differ from those of the upload."""
+    named_as = (reference.codec, reference.size_bytes, reference.sha256)
+    if named_as != (known.codec, known.size_bytes, known.sha256):
         raise ExternalPayloadIntegrityMismatch(
             f"external payload {reference.reference_id} has another codec, size or hash",
             reference_id=reference.reference_id,
@@ -167,10 +167,10 @@ def require_same(known: Stored, reference: Reference) -> None:
 
 
 def require_intact(reference: Reference, data: bytes) -> None:
-    """Refuse bytes that are not those that were uploaded."""
+    """Refuse bytes that do not match their reference."""
     if len(data) != reference.size_bytes or hashlib.sha256(data).hexdigest() != reference.sha256:
         raise ExternalPayloadIntegrityMismatch(
-            f"the bytes of external payload {reference.reference_id} are not what they should be",
+            f"the bytes of external payload {reference.reference_id} do not match its hash",
             reference_id=reference.reference_id,
             retryable=False,
         )

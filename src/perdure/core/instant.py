@@ -5,13 +5,13 @@ from functools import lru_cache
 
 
 def once_text(instant: int) -> str:
-    """`2026-04-22T01:05:00.000000Z` of an instant in microseconds that is told once."""
+    """`2026-04-22T01:05:00.000000Z` from microseconds; uncached, for instants used once."""
     second, fraction = divmod(instant, 1_000_000)
     return f"{_second_text(second)}.{str(fraction).zfill(6)}Z"
 
 
 text = lru_cache(maxsize=256)(once_text)
-"""The same of one that is told again: a beat has one instant for all that happens in it."""
+"""The same, cached: everything that happens in one beat has the same instant."""
 
 
 def text_or_none(instant: int | None) -> str | None:

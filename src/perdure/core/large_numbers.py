@@ -1,7 +1,7 @@
-"""Numbers of JSON that no double holds, such as `1e400` or one of 5,000 digits.
+"""Detection of JSON numbers that do not fit a double, such as `1e400` or one of 5,000 digits.
 
-Payloads are carried unread, so a number in them would only be found to be too large by whoever
-reads it later: a condition, a key of flow control, a view. So whatever comes in is searched once.
+Payloads are stored undecoded. Without this check such a number would fail only later, in a
+condition, a flow-control key or a view; so every incoming document is scanned once.
 """
 
 import re
@@ -15,7 +15,7 @@ _SHOWN_LENGTH = 40
 
 
 def find_large_number(text: bytes) -> str | None:
-    """How JSON spells its first number that does not fit, if it has one."""
+    """The spelling of the first number in a JSON text that does not fit a double, if any."""
     shapes = text.translate(_SHAPES)
     if not any(suspicious in shapes for suspicious in _SUSPICIOUS):
         return None
@@ -29,4 +29,4 @@ def _is_large(number: bytes) -> bool:
     try:
         return abs(float(number)) == float("inf")
     except ValueError:
-        return False  # This is no number; the decoder says so.
+        return False  # Not a number; the decoder reports it.

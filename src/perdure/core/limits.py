@@ -1,7 +1,7 @@
-"""Every bound of the server, in one place.
+"""Every bound of the server.
 
-Some are an operator's to choose: those with a `…_CEILING` beside them, which is the most that the
-server can bear. What stands here is then the default; `core/bounds.py` carries the choice.
+Operators can configure those with a `…_CEILING`: the ceiling is the largest value allowed, and the
+constant here is the default. `core/bounds.py` holds the configured values.
 """
 
 SECOND = 1_000_000
@@ -76,11 +76,11 @@ REJECTED_SIGNALS_BYTES_MAX = 8 * 1024 * 1024
 HISTORY_EVENTS_MAX = 50_000
 HISTORY_EVENTS_CEILING = 200_000
 HISTORY_READ_MAX = 2 * HISTORY_EVENTS_CEILING
-"""Behind the end of any history, for those who read one to its end."""
+"""More events than any history has: the bound for reading one to its end."""
 HEARTBEAT_NOTES_MIN = 10
 HEARTBEAT_NOTE_INTERVAL = 5 * SECOND
 
-# When a worker is told to continue as new, and how near to a bound it is mentioned.
+# When a worker is advised to continue as new, and from how near to a bound on there are warnings.
 CONTINUE_AS_NEW_EVENTS = 10_000
 CONTINUE_AS_NEW_BYTES = 5 * 1_048_576
 CONTINUE_AS_NEW_BYTES_CEILING = 1_024 * 1_048_576
@@ -117,16 +117,16 @@ PRIORITIES = range(10)
 
 # Allowances of queues.
 ALLOWED_LEASES_MAX = 1_000
-"""The most that a limit of leases can be: a ledger names each of them."""
+"""The highest limit of leases that a quota can set: its ledger lists every lease."""
 ALLOWED_DISPATCHES_MAX = 1_000_000_000
 ALLOWANCES_REMEMBERED_MAX = 10_000
 ALLOWANCES_SAID_MAX = 1_000
 SHUT_QUEUE_RELOOK = SECOND
-"""How long a node leaves a shut queue alone that another node may have opened."""
+"""How long a node skips a queue whose quota is used up; another node may have freed some of it."""
 
 # Worker sessions.
 WORKER_SESSION_KEPT = 86_400 * SECOND
-"""How long a session that is over can be looked at."""
+"""How long a closed session can still be read."""
 SESSION_REQUIREMENTS_MAX = 64
 SESSION_SECONDS_MAX = 7 * 86_400
 SESSION_ACTIVITIES_MAX = 1_000
@@ -179,14 +179,14 @@ STEP_RESULTS_BYTES_CEILING = 1_024 * 1_048_576
 STEP_RESULT_BYTES_MAX = EXTERNAL_PAYLOAD_BYTES_MAX
 OFFLOAD_BYTES = 65_536
 OFFLOAD_SMALL_BYTES = 4_096
-"""Larger results of steps are stored apart from their run: of any run, and of one whose inline
-results come to `INLINE_RESULTS_BYTES` already."""
+"""Larger step results are stored apart from their run: `OFFLOAD_BYTES` holds for any run, this one
+for a run whose inline results have reached `INLINE_RESULTS_BYTES`."""
 INLINE_RESULTS_BYTES = 524_288
 STORED_RESULTS_SHOWN_BYTES_MAX = 1_048_576
-"""How much of what is stored apart stands in the list of the steps of a run."""
+"""How much of the separately stored results the step list of a run includes."""
 PASS_BYTES_MAX = 1_048_576
 SERVED_PASS_BYTES_MAX = 16 * 1_048_576
-"""A request to a runner that serves HTTP and cannot fetch results."""
+"""For a runner that serves HTTP and cannot fetch stored results: they are sent inline."""
 PASS_TRIES_MAX = 5
 PASS_LOSSES_MAX = 12
 PASS_BACKOFF = SECOND // 4
@@ -203,20 +203,20 @@ RUNNER_HEARTBEAT = 15 * SECOND
 RUNNER_REGISTER_TIMEOUT = 10 * SECOND
 RUNNER_STALE_AFTER = 90 * SECOND
 RUNNER_MISSED_AFTER = 90 * SECOND
-"""How long what a runner knew is still counted on after it left: most come back."""
+"""How long the workflows of a disconnected runner still count as served: most runners reconnect."""
 RUNNER_LINKS_MAX = 10_000
 PIN_GRACE = 30 * SECOND
 """How long a run waits for a lost runner that it is pinned to."""
 RUNNER_FORGOTTEN_AFTER = 86_400 * SECOND
 WORKFLOWS_MAX = 10_000
 WAITERS_PER_PAGE_MAX = 500
-"""How many waiters of an event one beat looks at; the next goes on with the others."""
+"""How many waiters of an event one beat processes; the next beat continues with the rest."""
 WAITER_LOOKUPS_PER_PAGE_MAX = 32
-"""How many ways to match an event one beat looks up."""
+"""How many index keys of an event one beat looks up."""
 WAITER_BYTES_PER_PAGE_MAX = 16 * 1_048_576
-"""How much data of events one beat hands to those who waited for one."""
+"""How much event data one beat delivers to waiting runs."""
 WAITER_FILTERS_PER_PAGE_MAX = 100
-"""How many different filters one beat tries: to compile one takes long."""
+"""How many different filters one beat evaluates: compiling one is slow."""
 MATCH_MEMBERS_MAX = 16
 MATCH_BYTES_MAX = 8_192
 DEDUPE_WINDOW = 86_400 * SECOND
@@ -238,7 +238,7 @@ SERVICE_KEY_KEPT = 30 * 86_400 * SECOND
 SERVICE_WAIT_DEFAULT = 30 * SECOND
 SERVICE_WAIT_MAX = 55 * SECOND
 SERVICE_OPERATIONS_SHOWN_MAX = 200
-# Histories that workers keep.
+# Histories cached by workers.
 STICKY_SECONDS_MAX = 3_600
 
 # Traces.
@@ -246,7 +246,7 @@ TRACE_CONTEXT_BYTES_MAX = 4_096
 TRACE_LINKS_MAX = 32
 TRACE_LINKS_BYTES_MAX = 4_096
 
-# Streams that runs put out.
+# Output streams of runs.
 STREAMS_PER_RUN_MAX = 100
 STREAM_ITEMS_PER_APPEND_MAX = 500
 STREAM_ITEM_BYTES_MAX = 1_048_576
@@ -275,7 +275,7 @@ REMAINS_RELOOK = 30 * SECOND
 RETENTION_RUN_IDS_MAX = 100
 EVENT_LISTENERS_MAX = 100
 EVENTS_SEEN_MAX = 1_000
-"""How many of the latest events a tail looks at again, for such as were committed late."""
+"""How many of the latest events a tail reads again, because events may commit out of order."""
 
 # Pages.
 HISTORY_PAGE_SIZE_DEFAULT = 500
@@ -284,7 +284,7 @@ HISTORY_PAGE_SIZE_CEILING = 10_000
 LIST_PAGE_SIZE_DEFAULT = 50
 LIST_PAGE_SIZE_MAX = 200
 LIST_LOOKS_MAX = 5_000
-"""How many runs are looked at for one page of an expression or a text."""
+"""How many runs are scanned for one page of a list filtered by an expression or a text."""
 LIST_QUERY_LENGTH_MAX = 2_048
 LIST_QUERY_NESTING_MAX = 32
 ATTEMPT_EVENTS_SHOWN_MAX = 200
@@ -327,17 +327,17 @@ TRIGGERS_PER_WORKFLOW_MAX = 64
 UNKNOWN_KNOBS_BYTES_MAX = 16_384
 EXPRESSION_LENGTH_MAX = 1_024
 EXPRESSION_WORK_MAX = 30_000_000
-"""What evaluating one condition may cost, in about nanoseconds, by its upper bound."""
+"""The highest estimated cost of evaluating one condition, in about nanoseconds."""
 EXPRESSION_TRIFLE = 20_000
-"""What is not counted against the bound of an event."""
+"""Conditions cheaper than this do not count against the bound of an event."""
 EVENT_EXPRESSIONS_WORK_MAX = 2 * EXPRESSION_WORK_MAX
 EXPRESSION_PATHS_MAX = 64
-"""Parts of one event that are measured."""
+"""How many parts of one event are measured for cost estimates."""
 EXPRESSION_FAILURE_LENGTH_MAX = 200
 FAILED_CONDITIONS_MAX = 20
-"""Conditions of which the log of an event says why they failed; all are counted."""
+"""How many failed conditions the log of an event explains; all are counted."""
 PATTERN_SIZE_MAX = 10_000
-"""Steps of the machine that a regular expression becomes, see pattern.py."""
+"""States of the compiled automaton of a regular expression, see pattern.py."""
 EXPRESSIONS_COMPILED_MAX = 4_096
 CRON_LENGTH_MAX = 255
 CRONS_PARSED_MAX = 4_096
@@ -367,13 +367,13 @@ WEBHOOK_SOURCES_MAX = 1_000
 WEBHOOK_SECRET_LENGTH_MIN = 8
 WEBHOOK_ATTEMPTS_KEPT = 20
 REFUSED_WEBHOOKS_KEPT_MAX = 100
-"""How many refused webhooks of one source are stored, the latest ones, and for how long."""
+"""How many refused webhooks of one source are stored (the latest), and for how long."""
 REFUSED_WEBHOOK_KEPT = 7 * 86_400 * SECOND
 BUCKETS_DEFAULT_MAX = 120
 BUCKETS_MAX = 1_000
 CURSOR_LENGTH_MAX = 2_048
 
-# What model calls use up.
+# Tokens and costs of model calls.
 AI_TOKENS_PER_CALL_MAX = 1_000_000_000_000
 AI_COST_PER_CALL_MAX = 1_000_000
 INFERENCE_TIMEOUT = 120 * SECOND

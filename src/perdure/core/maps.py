@@ -1,4 +1,4 @@
-"""Maps of JSON as clients write them. PHP has one kind of array: its empty map arrives as `[]`.
+"""JSON maps that may arrive as `[]`: PHP has one array type and encodes an empty map like that.
 
 Every member of a request that is a map, or a structure without required members, is declared with
 `Map` or `EmptyList`, and read with `members_of` or `structure_of`; bodies go through `whole_body`.
@@ -53,6 +53,6 @@ def whole_body(body: bytes) -> bytes:
 
 
 def expectation(text: str) -> str:
-    """What the decoder says of a wrong map, without the list that is only tolerated."""
+    """The decoder's message about a wrong map, without the empty list that is only tolerated."""
     text = text.replace("Expected `array` of length <= 0", "Expected `object`, got `array`")
     return text.replace("object | array", "object")

@@ -1,14 +1,14 @@
-"""Payload blobs: the two Avro frames of the Durable Workflow protocol, opened and made.
+"""Payload blobs: encoding and decoding of the two Avro frames of the Durable Workflow protocol.
 
-perdure carries payloads verbatim and never opens them on the hot path. This module is for the few
-places that must: showing a value to a person, matching arguments, and making a payload out of plain
-JSON for a worker. It trusts nothing in a blob. Time and memory stay proportional to its length, and
-whatever is wrong with it ends as a `PayloadError`.
+perdure stores payloads verbatim and does not decode them on the hot path. This module is for the
+few places that must: showing a value to a person, matching arguments, and making a payload out of
+plain JSON for a worker. Blobs are untrusted: time and memory stay proportional to the length of a
+blob, and every fault in it becomes a `PayloadError`.
 
 Encoding uses fastavro. Decoding does not: fastavro's compiled reader recurses without a bound, so a
 blob of 40 kB that nests 20,000 arrays kills the process, and it accepts negative union branches,
 overlong integers, booleans other than 0 and 1, and NaN. The reader below is small because it knows
-one schema; the tests hold it against fastavro as the oracle.
+one schema; the tests compare it with fastavro.
 """
 
 import base64
@@ -119,7 +119,7 @@ class PayloadReason(enum.StrEnum):
 
 
 class PayloadError(Exception):
-    """A blob that makes no sense, or a value that its frame cannot carry."""
+    """A malformed blob, or a value that its frame cannot carry."""
 
     def __init__(self, reason: PayloadReason, message: str) -> None:
         super().__init__(message)
@@ -149,7 +149,7 @@ def decode(blob: str) -> Value:
     try:
         return _decode_raw(raw)
     except RecursionError:
-        # The JSON parser has no bound of its own, and a caller may already stand deep in the stack.
+        # The JSON parser has no depth bound, and the caller may already be deep in the stack.
         raise _too_deep() from None
 
 
@@ -163,7 +163,7 @@ def frame_of(blob: str) -> Frame | None:
 
 
 def envelope(value: Encodable, frame: Frame) -> dict[str, str]:
-    """An inline payload as it stands on the wire: exactly `codec` and `blob`."""
+    """The wire form of an inline payload: exactly `codec` and `blob`."""
     return {"codec": "avro", "blob": encode(value, frame)}
 
 
@@ -351,7 +351,7 @@ _JSON_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class _Reader:
-    """A cursor over one Avro datum that never reads, allocates or recurses beyond what is there."""
+    """A cursor over one Avro datum that never reads, allocates or recurses beyond its bytes."""
 
     __slots__ = ("_end", "_position", "_raw")
 
@@ -427,7 +427,7 @@ class _Reader:
         return entries
 
     def _each(self, *, item_bytes_min: int) -> Iterator[None]:
-        """One turn for every item of every block; the caller reads the item in its turn."""
+        """Yield once for every item of every block; the caller reads the item."""
         while count := self.long():
             block_end = None
             if count < 0:
@@ -435,7 +435,7 @@ class _Reader:
                 count = -count
                 block_size = self.long()
                 block_end = self._position + block_size
-            # A count is a promise of bytes: what is not there cannot be asked for.
+            # Refuse a count of more items than the rest of the frame can hold.
             if count * item_bytes_min > self._end - self._position:
                 raise _invalid(f"block of {count} items is longer than the frame")
             for _ in range(count):

@@ -1,4 +1,4 @@
-"""References to external payloads as they stand in documents, wherever they stand."""
+"""References to external payloads inside JSON documents: finding, checking and writing them."""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,7 +12,7 @@ from perdure.core.rejection import InvalidRequest
 
 REFERENCE_SCHEMA = "durable-workflow.v2.runtime-external-payload-reference.v1"
 MARK = b'"external_payload"'
-"""How the member is spelled that holds a reference. No other spelling of it is taken."""
+"""The member that holds a reference. Other spellings, such as escaped ones, are not recognised."""
 _RECORDED = CODECS | {JSON}
 """Codecs of references in histories: results of steps are stored by the engine, too."""
 
@@ -26,7 +26,7 @@ class _Wire(Struct, forbid_unknown_fields=True):
 
 
 def shown_reference(reference: Reference) -> dict[str, Any]:
-    """A reference as it stands in documents."""
+    """The JSON form of a reference."""
     return {
         "schema": REFERENCE_SCHEMA,
         "reference_id": reference.reference_id,
@@ -37,39 +37,39 @@ def shown_reference(reference: Reference) -> dict[str, Any]:
 
 
 def find_flaw(members: Any, codecs: Collection[str] = CODECS) -> str | None:
-    """What is wrong with something that should be a reference."""
+    """What is wrong with the members of a reference; None if nothing is."""
     try:
-        told = msgspec.convert(members, _Wire)
+        reference = msgspec.convert(members, _Wire)
     except msgspec.ValidationError as error:
         return str(error)
-    if told.schema != REFERENCE_SCHEMA:
+    if reference.schema != REFERENCE_SCHEMA:
         return f"schema must be {REFERENCE_SCHEMA}"
-    if not is_reference_id(told.reference_id):
+    if not is_reference_id(reference.reference_id):
         return "reference_id must be ep_ and 26 characters"
-    if told.codec not in codecs:
+    if reference.codec not in codecs:
         return f"codec must be {' or '.join(sorted(codecs))}"
-    if not 0 <= told.size_bytes <= limits.EXTERNAL_PAYLOAD_BYTES_MAX:
+    if not 0 <= reference.size_bytes <= limits.EXTERNAL_PAYLOAD_BYTES_MAX:
         return f"size_bytes must be from 0 to {limits.EXTERNAL_PAYLOAD_BYTES_MAX}"
-    if not is_sha256(told.sha256):
+    if not is_sha256(reference.sha256):
         return "sha256 must be 64 lower-case hexadecimal digits"
     return None
 
 
 def read_reference(members: dict[str, Any]) -> Reference:
-    """A reference without a flaw."""
+    """A reference from members in which `find_flaw` found nothing."""
     return Reference(
         members["reference_id"], members["codec"], members["size_bytes"], members["sha256"]
     )
 
 
 def find_references(body: bytes) -> tuple[Reference, ...]:
-    """Every reference in a JSON document, each once. What only resembles one is data."""
+    """Every reference in a JSON document, each once. Anything that only resembles one is data."""
     if body.find(MARK) < 0:
         return ()
     try:
         found = _references_in(body, CODECS)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest("external_payload", "stands in what is no JSON") from None
+        raise InvalidRequest("external_payload", "the document is not valid JSON") from None
     if len(found) > limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX:
         most = limits.EXTERNAL_PAYLOADS_PER_REQUEST_MAX
         raise InvalidRequest("external_payload", f"at most {most} in one request")
@@ -77,7 +77,7 @@ def find_references(body: bytes) -> tuple[Reference, ...]:
 
 
 def references_in(document: bytes) -> dict[Reference, None]:
-    """The same of a document that was taken in."""
+    """Every reference in a stored document, those of step results included."""
     return _references_in(document, _RECORDED)
 
 

@@ -1,10 +1,10 @@
-"""What the rules refuse, each with its stable reason. A rejection changes nothing."""
+"""Refusals of the rules, each with a stable reason. A rejection changes nothing."""
 
 from typing import ClassVar
 
 
 class Rejection(Exception):
-    """The rules refuse. `reason` is API; `details` go into the answer beside the message."""
+    """A refused request. `reason` is API; `details` become members of the response."""
 
     reason: ClassVar[str] = "rejected"
 
@@ -15,16 +15,16 @@ class Rejection(Exception):
 
 
 class InvalidRequest(Rejection):
-    """A value that the rules cannot take; `field` is its dotted path."""
+    """A value that the rules cannot accept; `field` is its dotted path."""
 
     reason = "validation_failed"
 
     def __init__(self, field: str, message: str, *, says_where: bool = False) -> None:
-        told = message if says_where else f"{field}: {message}"
-        super().__init__(told, errors={field: [message]})
+        text = message if says_where else f"{field}: {message}"
+        super().__init__(text, errors={field: [message]})
 
 
-# Finding things.
+# Lookups.
 class NamespaceNotFound(Rejection):
     reason = "namespace_not_found"
 
@@ -48,13 +48,13 @@ class ApprovalNotFound(Rejection):
 
 
 class ApprovalNotPending(Rejection):
-    """Somebody else decided, or the run is over."""
+    """It was already decided, or the run is closed."""
 
     reason = "approval_not_pending"
 
 
 class ActivityNotFound(Rejection):
-    """There is no standalone activity of this id."""
+    """There is no standalone activity with this id."""
 
     reason = "activity_not_found"
 
@@ -105,7 +105,7 @@ class ExternalPayloadUnsupported(Rejection):
 
 
 class StoragePressure(Rejection):
-    """Too much was uploaded that nobody uses yet."""
+    """Too many bytes of uploaded payloads are not referenced yet."""
 
     reason = "storage_pressure"
 
@@ -116,14 +116,14 @@ class DuplicateNotAllowed(Rejection):
 
 
 class TaskQueueDraining(Rejection):
-    """A build of the queue is drained, and no active worker of another one is there."""
+    """A build of the queue is drained, and no other build has an active worker."""
 
     reason = "task_queue_draining"
 
 
 # Rolling out builds.
 class UnknownDeployment(Rejection):
-    """Nobody has heard of the build on this queue."""
+    """The build has never been registered on this queue."""
 
     reason = "unknown_deployment"
 
@@ -133,13 +133,13 @@ class FleetIsDraining(Rejection):
 
 
 class NoCompatibleWorkers(Rejection):
-    """No worker of the queue is alive."""
+    """The queue has no live worker."""
 
     reason = "no_compatible_workers"
 
 
 class MissingWorkerHeartbeat(Rejection):
-    """Workers of the queue are alive, but none of the build."""
+    """The queue has live workers, but none of the build."""
 
     reason = "missing_worker_heartbeat"
 
@@ -155,7 +155,7 @@ class RunNotFailed(Rejection):
 
 
 class RedriveUnavailable(Rejection):
-    """The run has no code that replays a history; a push run is replayed in its own dialect."""
+    """The run is not replayed from a history: push runs have a redrive of their own."""
 
     reason = "redrive_unavailable"
 
@@ -175,9 +175,9 @@ class StructuralLimitExceeded(Rejection):
 
 
 class InboxFull(StructuralLimitExceeded):
-    """What waits for the code of a run has reached its bound: there is room again when it has read.
+    """Too many signals, updates or messages wait in a run; retry once its code has read some.
 
-    Clients repeat what is refused with 429, and take a 409 for the last word.
+    A subclass because it becomes a 429, which clients retry; they do not retry a 409.
     """
 
 
@@ -194,7 +194,7 @@ class ItemNotFound(Rejection):
 
 
 class DatasetIsEmpty(Rejection):
-    """An eval of no cases."""
+    """An eval needs a dataset with at least one item."""
 
     reason = "dataset_empty"
 
@@ -212,13 +212,13 @@ class CompletionTooLarge(Rejection):
 
 
 class ResultTooLarge(Rejection):
-    """The result of an activity cannot be kept. It has failed by that, and history says so."""
+    """The result of an activity is too large. The activity has failed, and history records it."""
 
     reason = "structural_limit_exceeded"
 
 
 class UnknownSignal(Rejection):
-    """Every live worker has told what it knows, and none named this signal."""
+    """Every live worker declares its signals, and none declares this one."""
 
     reason = "unknown_signal"
 
@@ -233,7 +233,7 @@ class InvalidStreamName(Rejection):
 
 
 class InvalidStreamRequest(Rejection):
-    """A request about a stream of output that makes no sense."""
+    """A request about an output stream is not valid."""
 
     reason = "invalid_request"
 
@@ -257,7 +257,7 @@ class StreamFull(Rejection):
 class CompletionOverflows(Rejection):
     """A completion would write more than a stream holds.
 
-    Workers take a 429 for a matter of time and say nothing; of this they tell, as of any refusal.
+    Not a 429: workers retry that silently, and they report this like any other refusal.
     """
 
     reason = "stream_full"
@@ -265,7 +265,7 @@ class CompletionOverflows(Rejection):
 
 # Services.
 class ServiceEntryNotFound(Rejection):
-    """The catalogue has no endpoint, service or operation of this name."""
+    """The catalogue has no endpoint, service or operation with this name."""
 
     reason = "service_entry_not_found"
 
@@ -287,7 +287,7 @@ class ServiceCallNotFound(Rejection):
 
 
 class ServiceCallRejected(Rejection):
-    """The call is not made; `outcome` says why."""
+    """The call was not made; `outcome` says why."""
 
     reason = "service_call_rejected"
 
@@ -298,7 +298,7 @@ class ServiceCallFailed(Rejection):
     reason = "service_call_failed"
 
 
-# Updates, as their callers hear of them.
+# Updates, as reported to their callers.
 class UpdateRejected(Rejection):
     """Not accepted: the run is closed, or its code has no such update."""
 
@@ -320,7 +320,7 @@ class UpdateValidatorRejected(Rejection):
 
 
 class UpdateValidatorUnavailable(Rejection):
-    """The code validates this update, and no live worker is there to do it."""
+    """The code validates this update, and no live worker can run the validator."""
 
     reason = "update_validator_worker_unavailable"
 
@@ -355,7 +355,7 @@ class UpdateValidationFailed(Rejection):
     reason = "update_validation_worker_failed"
 
 
-# Updates, as the workers hear of them that were to judge one.
+# Updates, as reported to the workers that validate them.
 class UpdateValidationNotFound(Rejection):
     reason = "update_validation_task_not_found"
 
@@ -373,7 +373,7 @@ class UpdateValidationStale(Rejection):
 
 
 class UpdateValidationDuplicate(Rejection):
-    """The other verdict was given before."""
+    """The opposite verdict was already reported."""
 
     reason = "duplicate_update_validation_completion"
 
@@ -386,19 +386,19 @@ class CooperativeCancellationUnavailable(Rejection):
 
 
 class CancellationRequestNotFound(Rejection):
-    """Nobody asked this run to cancel itself, or not under this id."""
+    """No cooperative cancellation of this run was requested, or not with this id."""
 
     reason = "cancellation_request_not_found"
 
 
 class CancellationAlreadyDelivered(Rejection):
-    """It was delivered at another call."""
+    """The request was already delivered, at another call."""
 
     reason = "cancellation_already_delivered"
 
 
 class InvalidCancellationBoundary(Rejection):
-    """The named call is none at which the code can stand."""
+    """The code cannot be blocked at the named call."""
 
     reason = "invalid_cancellation_boundary"
 
@@ -411,13 +411,13 @@ class PreparedLocalUnavailable(Rejection):
 
 
 class PreparedLocalConflict(Rejection):
-    """The worker's code cannot stand where it says, or not with this activity."""
+    """The reported position of the code, or its activity, does not fit the history."""
 
     reason = "prepared_local_activity_conflict"
 
 
 class CancellationRequested(Rejection):
-    """The code is asked to cancel itself and begins nothing new."""
+    """Cancellation of the code is requested: it must not start anything new."""
 
     reason = "cancellation_requested"
 
@@ -477,7 +477,7 @@ class BuildIdMismatch(Rejection):
 
 
 class WorkerDraining(Rejection):
-    """A poll of a worker whose build shall get nothing new."""
+    """A poll of a worker whose build is drained and gets no new tasks."""
 
     reason = "worker_draining"
 
@@ -487,7 +487,7 @@ class WorkflowDefinitionChanged(Rejection):
 
 
 class RegistrationReplaced(Rejection):
-    """A fenced deregistration whose token belongs to an earlier registration."""
+    """A deregistration with the token of an earlier registration."""
 
     reason = "worker_registration_replaced"
 
@@ -496,7 +496,7 @@ class LongPollCapacityExhausted(Rejection):
     reason = "long_poll_capacity_exhausted"
 
 
-# Queries, as their askers hear of them.
+# Queries, as reported to their callers.
 class UnknownQuery(Rejection):
     reason = "rejected_unknown_query"
 
@@ -518,7 +518,7 @@ class QueryWorkflowStateUnavailable(Rejection):
 
 
 class HistoryDamaged(Rejection):
-    """What the disk holds of a run is not what was written, or cannot be read."""
+    """Stored data of a run does not match what was written, or cannot be read."""
 
     reason = "history_damaged"
 
@@ -540,13 +540,13 @@ class QueryResultCompletionFailed(Rejection):
 
 
 class QueryWorkerUnavailable(Rejection):
-    """No live worker of the queue answers queries to this type."""
+    """No live worker of the queue answers queries of this workflow type."""
 
     reason = "query_worker_unavailable"
 
 
 class QueryWorkerIncompatible(Rejection):
-    """Live workers know the type, but none is of the run's build."""
+    """Live workers know the type, but none has the run's build."""
 
     reason = "query_worker_incompatible"
 
@@ -560,12 +560,12 @@ class QueryTaskQueueFull(Rejection):
 
 
 class QueryTaskQueueUnavailable(Rejection):
-    """The server is about to stop and takes no more queries."""
+    """The server is stopping and accepts no more queries."""
 
     reason = "query_task_queue_unavailable"
 
 
-# Queries, as the workers hear of them that were given one.
+# Queries, as reported to the workers that answer them.
 class QueryTaskNotFound(Rejection):
     reason = "query_task_not_found"
 
@@ -584,7 +584,7 @@ class QueryTaskAttemptMismatch(Rejection):
 
 # Worker sessions.
 class WorkerSessionsUnavailable(Rejection):
-    """The worker's protocol is older than sessions are."""
+    """The worker's protocol version does not have sessions."""
 
     reason = "worker_sessions_unavailable"
 
@@ -594,7 +594,7 @@ class SessionNotFound(Rejection):
 
 
 class WorkerSessionNotFound(Rejection):
-    """An operator asks for a session that does not exist."""
+    """An operator's request names a session that does not exist."""
 
     reason = "worker_session_not_found"
 

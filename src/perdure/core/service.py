@@ -1,4 +1,4 @@
-"""Service operations: what the catalogue says of them, and the calls that are made.
+"""Service operations: the entries of the catalogue, and the calls to them.
 
 An operation belongs to a service, a service to an endpoint, and all of them to the namespace that
 offers them. A call is handled by a run of that namespace: a workflow, or one activity.
@@ -24,7 +24,7 @@ CANCELLED = "cancelled"
 
 
 class ServiceName(NamedTuple):
-    """The three names of an operation, as somebody wrote them."""
+    """The three names that identify an operation, in the spelling of the request."""
 
     endpoint: str
     service: str
@@ -32,7 +32,7 @@ class ServiceName(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The names as one, in which case plays no part."""
+        """The names as one key; case does not matter."""
         return "/".join(self).lower()
 
     @property
@@ -41,7 +41,7 @@ class ServiceName(NamedTuple):
 
 
 class Entry(Struct, kw_only=True):
-    """One line of the catalogue; only operations have a binding."""
+    """One entry of the catalogue; only operations have a binding."""
 
     created_at: int
     updated_at: int
@@ -51,14 +51,14 @@ class Entry(Struct, kw_only=True):
 
 
 class Caller(Struct, array_like=True):
-    """A run that waits for the end of a call, and the step at which it does."""
+    """A run that waits for the end of a call, and the step that waits."""
 
     run_id: str
     sequence: int
 
 
 class Call(Struct, kw_only=True):
-    """One call, for as long as it is remembered. Its result stands in its handler's history."""
+    """The record of one call. Its result is in the history of the handler."""
 
     call_id: str
     endpoint: str
@@ -91,14 +91,14 @@ class Call(Struct, kw_only=True):
 
 
 class KeptCall(Struct):
-    """Which call an idempotency key led to, and a digest of what was asked."""
+    """The call that an idempotency key belongs to, and a digest of its request."""
 
     call_id: str
     digest: str
 
 
 class CallRequest(Struct, frozen=True, kw_only=True):
-    """A call that somebody makes. `sequence` is the step of a run that waits for its end."""
+    """A call to make. `sequence` is the step of the calling run that waits for its end."""
 
     namespace: str
     name: ServiceName
@@ -122,7 +122,7 @@ class CallRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """The name of the call among all calls of its namespace."""
+        """The key of the call among all calls of its namespace."""
         return call_path(self.name, self.call_id)
 
     @property
@@ -138,7 +138,7 @@ def call_path(name: ServiceName, call_id: str) -> str:
 def start_handler(
     request: CallRequest, binding: Binding, ctx: Context, *, build_id: str | None = None
 ) -> Run:
-    """The run that does what a call asks for. Its id must be free."""
+    """The run that handles a call. Its id must be free."""
     queue = request.queue or binding.queue
     if binding.kind == ACTIVITY_EXECUTION:
         run = start_standalone(
@@ -181,7 +181,7 @@ def start_handler(
 
 
 def open_call(request: CallRequest, binding: Binding, handler: Run, ctx: Context) -> Call:
-    """What is remembered of a call that was just taken up."""
+    """The record of a call whose handler was just started."""
     waiting = request.caller_run_id is not None and request.sequence is not None
     return Call(
         call_id=request.call_id,
@@ -203,7 +203,7 @@ def open_call(request: CallRequest, binding: Binding, handler: Run, ctx: Context
 
 
 def close_call(call: Call, handler: Run, ending: CallEnding, ctx: Context) -> None:
-    """The handler has ended, and the call with it."""
+    """Close a call whose handler has ended."""
     call.status, call.outcome = ending.status, ending.outcome
     call.message, call.error_type = ending.message, ending.error_type
     call.handler_run_id = handler.run_id
@@ -212,7 +212,7 @@ def close_call(call: Call, handler: Run, ending: CallEnding, ctx: Context) -> No
 
 
 def ending_of(handler: Run, output: bytes | None) -> CallEnding:
-    """What the end of a handler means for the call."""
+    """The outcome of a call, from the end of its handler."""
     failure = handler.failure
     message = None if failure is None else failure.message
     match handler.status:

@@ -243,7 +243,7 @@ def _start_handler(run: Run, ctx: Context) -> Run:
             pass_timeout=push.pass_timeout,
             meters=unhindered(push.meters),
             case=push.case,
-            error=_error(run).told,
+            error=_error(run).encoded,
             session=push.session,
             tags=push.tags,
         ),

@@ -1,1 +1,1 @@
-"""Push runs: the rules of runs for which runners are invoked, pass by pass."""
+"""Push runs: the rules of runs whose code a runner executes, one invocation (pass) at a time."""

@@ -1,4 +1,4 @@
-"""One pass: a runner was told what is known, and its answer becomes facts, all of it or nothing."""
+"""Application of a runner's reply to its run: all of its commands, or none."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias, assert_never
@@ -97,18 +97,18 @@ def apply_pass(
     executed_by: str,
     waits_out_backoffs: bool = False,
 ) -> TaskReceipt:
-    """Take a runner's answer in. One that is repeated gets the recorded outcome."""
-    known = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
-    if known is not None:
-        if not _is_late_answer(run, known, reply):
-            return known
-        _lease_again(run, ctx, known)
+    """Apply a runner's reply. A repeated reply gets the recorded outcome."""
+    recorded = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
+    if recorded is not None:
+        if not _is_late_answer(run, recorded, reply):
+            return recorded
+        _lease_again(run, ctx, recorded)
     task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
     assert task.lease is not None
     started_at = task.lease.granted_at
     push = push_of(run)
     if isinstance(reply, Unreached):
-        return _hand_back(run, ctx, task, reply)
+        return _release_pass(run, ctx, task, reply)
     push.executed_by, push.waits_out_backoffs = executed_by, waits_out_backoffs
     run.last_progress_at = ctx.now
     record_logs(run, ctx, reply.logs, _tries(run))
@@ -116,7 +116,7 @@ def apply_pass(
         case Broke() | Lost():
             return _retry_pass(run, ctx, task, reply)
         case Progressed():
-            # The lease stands until all is applied, so that nothing asks for the next pass early.
+            # Hold the lease until everything is applied, so that no step requests a pass early.
             steps_before = push.steps
             _progress(run, ctx, reply, started_at)
             if reply.has_ended and push.steps > steps_before and not _awaits_retry(run):
@@ -135,39 +135,39 @@ def apply_pass(
     return receipt
 
 
-def _is_late_answer(run: Run, given_up: TaskReceipt, reply: PassReply) -> bool:
-    """Whether an attempt that was given up has an answer after all, and nobody began the next."""
+def _is_late_answer(run: Run, abandoned: TaskReceipt, reply: PassReply) -> bool:
+    """Whether an abandoned attempt was answered after all, before the next attempt was leased."""
     task = run.task
     return (
         isinstance(reply, Progressed | Returned | Refused)
-        and given_up.outcome == "failed"
+        and abandoned.outcome == "failed"
         and not run.is_closed
         and task is not None
-        and (task.number, task.attempt) == (given_up.number, given_up.attempt)
+        and (task.number, task.attempt) == (abandoned.number, abandoned.attempt)
         and task.state is not TaskState.LEASED
     )
 
 
-def _lease_again(run: Run, ctx: Context, given_up: TaskReceipt) -> None:
+def _lease_again(run: Run, ctx: Context, abandoned: TaskReceipt) -> None:
     task = run.task
     assert task is not None
     if task.state is TaskState.READY:
         withdraw(run, WORKFLOW_TASK)
     task.state = TaskState.LEASED
-    task.lease = Lease(given_up.owner, ctx.now, ctx.now + limits.PASS_LEASE_TIMEOUT)
+    task.lease = Lease(abandoned.owner, ctx.now, ctx.now + limits.PASS_LEASE_TIMEOUT)
 
 
 def fail(run: Run, ctx: Context, error: StepError) -> None:
-    """End a run badly, with what its steps and its code had to say."""
+    """Fail a run with the error of a step or of its code."""
     close.fail_run(
-        run, ctx, FailRun(message=error.message, exception=error.told, non_retryable=True)
+        run, ctx, FailRun(message=error.message, exception=error.encoded, non_retryable=True)
     )
 
 
 def error_of(message: str, reason: str | None = None) -> StepError:
-    """An error of ours; a reason is a stable word for programs."""
-    told = {"message": message} if reason is None else {"message": message, "reason": reason}
-    return StepError(message, encode(told))
+    """An error that the engine raises; `reason` is a stable code for programs."""
+    members = {"message": message} if reason is None else {"message": message, "reason": reason}
+    return StepError(message, encode(members))
 
 
 def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
@@ -180,16 +180,16 @@ def _finish(run: Run, task: WorkflowTask) -> TaskReceipt:
 
 
 def _progress(run: Run, ctx: Context, reply: Progressed, started_at: int) -> None:
-    told: set[str] = set()
+    reported: set[str] = set()
     error = _extend(run, reply)
     if error is not None:
         fail(run, ctx, error)
         return
     for command in reply.commands:
-        if command.step_id in told:
-            # The first of its id wins; a runner that tells a step twice is confused.
+        if command.step_id in reported:
+            # The runner reported a step twice: the first report counts.
             continue
-        told.add(command.step_id)
+        reported.add(command.step_id)
         error = _apply(run, ctx, command, started_at)
         if error is not None:
             fail(run, ctx, error)
@@ -199,20 +199,20 @@ def _progress(run: Run, ctx: Context, reply: Progressed, started_at: int) -> Non
 
 
 def _extend(run: Run, reply: Progressed) -> StepError | None:
-    """Note how long the next pass may take. One that only asks for more must ask for much more."""
+    """Store the timeout of the next pass. A reply that only extends it again must double it."""
     push = push_of(run)
     before, push.pass_extension = push.pass_extension, None
     asked = [command.timeout for command in reply.commands if isinstance(command, ExtendPass)]
     if not asked:
         return None
     if before is not None and len(asked) == len(reply.commands) and max(asked) < 2 * before:
-        return error_of("the runner asks for a longer pass again and has not used the last one")
+        return error_of("the runner asked for a longer pass again without using the last one")
     push.pass_extension, push.is_fresh = max(asked), True
     return None
 
 
 def park(run: Run, ctx: Context) -> None:
-    """After a pass: go on at once if something is ready, else wait for what is open."""
+    """After a pass: request the next one if a step is ready, else wait for the open steps."""
     push = push_of(run)
     if push.pause is not None:
         run.status = RunStatus.PAUSED
@@ -222,7 +222,7 @@ def park(run: Run, ctx: Context) -> None:
         return
     awaited = _awaited(run)
     if not awaited:
-        fail(run, ctx, error_of("the runner neither ended nor waits for anything"))
+        fail(run, ctx, error_of("the runner returned no result and no step to wait for"))
         return
     if all(step.approval is not None for step in awaited):
         run.status = RunStatus.NEEDS_ATTENTION
@@ -232,7 +232,7 @@ def park(run: Run, ctx: Context) -> None:
 
 
 def _awaits_retry(run: Run) -> bool:
-    """Whether work that the code began is not over. A wait that nobody awaits may be cut short."""
+    """Whether a step is in backoff. Other open steps need not delay the end of a run."""
     steps = run.operations.values()
     return any(isinstance(s, PushStep) and s.state is StepState.BACKOFF for s in steps)
 
@@ -244,12 +244,12 @@ def _awaited(run: Run) -> list[PushStep]:
 
 
 def _apply(run: Run, ctx: Context, command: StepCommand, started_at: int) -> StepError | None:
-    """Apply one command. Returns the error with which the run fails, if it does."""
+    """Apply one command. Returns the error that fails the run, if any."""
     step = find_step(run, command.step_id)
     if isinstance(command, ReportStep):
         return _report(run, ctx, step, command, started_at)
     if step is not None or isinstance(command, ExtendPass):
-        # It is under way, or over. Asking for it again restarts nothing.
+        # The step is open or finished: asking for it again does not restart it.
         return None
     if push_of(run).steps >= limits.STEPS_PER_RUN_MAX:
         return error_of(f"a run may have {limits.STEPS_PER_RUN_MAX} steps")
@@ -269,7 +269,7 @@ def _report(
     else:
         step.attempt += 1
         push_of(run).current = step.name
-    # Some runners tell the policy of a step only with its result, so the last one is kept.
+    # Some runners send the retry policy of a step only with its result, so the last one is kept.
     step.retry = command.retry or step.retry
     _charge(run, ctx, step, command)
     if command.error is not None:
@@ -293,9 +293,9 @@ def _charge(run: Run, ctx: Context, step: PushStep, command: ReportStep) -> None
     if command.metered is not None:
         meter(run, ctx, command.metered)
     elif command.usage not in (None, NULL):
-        # What the step did is done, and losing it would cost more than what it does not tell.
-        told = "the usage that this step reported is not valid and is not counted"
-        engine_log(run, ctx, step.name, step.attempt, told)
+        # The step has run: dropping its result would cost more than its missing usage.
+        warning = "the usage that this step reported is not valid and is not counted"
+        engine_log(run, ctx, step.name, step.attempt, warning)
 
 
 def _skip(run: Run, ctx: Context, command: SkipStep) -> None:
@@ -328,15 +328,15 @@ def _wait(run: Run, ctx: Context, command: AwaitEvent) -> None:
         "match": raw(command.match),
     }
     await_step(run, ctx, step, details)
-    begun = Listened(run, step.sequence, command.event_name, begins=True)
+    listened = Listened(run, step.sequence, command.event_name, begins=True)
     if index is not None:
         step.event_index = index.key
-        begun = structs.replace(begun, index=index.key, paths=index.paths)
-    run.unsaved.effects.append(begun)
+        listened = structs.replace(listened, index=index.key, paths=index.paths)
+    run.unsaved.effects.append(listened)
 
 
 def _equalities(run: Run, command: AwaitEvent) -> Match:
-    """What of an event must equal something, or the wait does not mean it."""
+    """The members of an event that must equal given values for the wait to match."""
     if command.match is not None:
         return read_match(command.match)
     return {} if command.filter is None else equalities(command.filter, trigger_of(run))
@@ -405,14 +405,14 @@ _OPENING: dict[type, Opening] = {
     AskApproval: ask_approval,
     GiveScore: _score,
 }
-"""How each command opens its step. A report is taken by `_report`."""
+"""How each command opens its step. `_report` handles reports."""
 
 
-# Passes that broke ------------------------------------------------------------------------------
+# Failed passes ----------------------------------------------------------------------------------
 
 
-def _hand_back(run: Run, ctx: Context, task: WorkflowTask, reply: Unreached) -> TaskReceipt:
-    """No runner took the pass: any other may have it, as if it had never been sent."""
+def _release_pass(run: Run, ctx: Context, task: WorkflowTask, reply: Unreached) -> TaskReceipt:
+    """No runner accepted the pass: release it, as if it had never been sent."""
     push = push_of(run)
     if push.pause is not None:
         push.is_fresh, run.status = True, RunStatus.PAUSED
@@ -459,7 +459,7 @@ def _retry_pass(run: Run, ctx: Context, task: WorkflowTask, reply: Broke | Lost)
         if is_last:
             fail(run, ctx, reply.error)
         else:
-            # It comes anew when the run is resumed.
+            # Resuming the run requests it again.
             push.is_fresh, run.status = True, RunStatus.PAUSED
         return receipt
     assert task.lease is not None
@@ -473,16 +473,16 @@ def _retry_pass(run: Run, ctx: Context, task: WorkflowTask, reply: Broke | Lost)
 
 
 def _tries(run: Run) -> Callable[[LogLine], int]:
-    """Which try of its scope a line belongs to: of the run for its root, else of the step."""
-    known: dict[str, int] | None = None
+    """The attempt that a line belongs to: of the run for the root scope, else of the step."""
+    attempts: dict[str, int] | None = None
 
     def attempt(line: LogLine) -> int:
-        nonlocal known
+        nonlocal attempts
         if line.scope == "@root":
             return push_of(run).attempt
-        if known is None:
+        if attempts is None:
             steps = (s for s in run.operations.values() if isinstance(s, PushStep) and s.is_open)
-            known = {step.name: step.attempt for step in steps}
-        return known.get(line.scope, 0) + 1
+            attempts = {step.name: step.attempt for step in steps}
+        return attempts.get(line.scope, 0) + 1
 
     return attempt

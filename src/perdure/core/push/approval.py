@@ -1,4 +1,4 @@
-"""An approval: a question to people. It is kept apart from its run, which it outlives in lists."""
+"""Approvals: questions to people, stored apart from their run, so that lists keep them after it."""
 
 from typing import Literal, TypeAlias
 
@@ -8,7 +8,7 @@ from perdure.core.rejection import ApprovalNotPending
 
 SYSTEM = "system:"
 TIMEOUT = f"{SYSTEM}timeout"
-"""Who decides when nobody does."""
+"""The recorded decider of an approval that timed out."""
 
 Verdict: TypeAlias = Literal["approved", "denied"]
 ApprovalStatus: TypeAlias = Literal["pending", "escalated", "approved", "denied", "cancelled"]
@@ -16,7 +16,7 @@ OPEN = ("pending", "escalated")
 
 
 class Approval(Struct, frozen=True, kw_only=True):
-    """A question to people, and what became of it."""
+    """A question to people, and its outcome."""
 
     run_id: str
     sequence: int
@@ -39,7 +39,7 @@ class Approval(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What somebody says. `args` replaces what was asked for."""
+    """A decision on an approval. `args` replaces the requested arguments."""
 
     status: Verdict
     decided_by: str
@@ -47,7 +47,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 
 def decided(approval: Approval, decision: Decision, now: int) -> Approval:
-    """The approval after a decision; the same if this very one was made before."""
+    """The approval after a decision; unchanged if the same decision was recorded before."""
     if approval.status in OPEN:
         return structs.replace(
             approval,

@@ -1,6 +1,6 @@
-"""Steps that wait until somebody says yes or no, or until nobody has for too long.
+"""Steps that wait for an approval or its timeout.
 
-Step and approval change in one transaction, so the first who decides is the only one.
+Step and approval change in one transaction, so only the first decision counts.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ from perdure.core.run.state import Run
 
 
 def ask_approval(run: Run, ctx: Context, command: AskApproval) -> None:
-    """Open a step that waits for people."""
+    """Open a step that waits for an approval."""
     step = new_step(run, ctx, command.step_id, command.name, APPROVAL)
     if command.timeout is not None:
         step.fire_at = ctx.now + command.timeout
@@ -64,7 +64,7 @@ def ask_approval(run: Run, ctx: Context, command: AskApproval) -> None:
 
 
 def time_out_approval(run: Run, ctx: Context, step: PushStep) -> None:
-    """Nobody decided in time: somebody else is asked, once, or the answer is no."""
+    """The approval timed out: escalate it once if it has an escalation target, else deny it."""
     wait = step.approval
     assert wait is not None
     if wait.escalates_to is not None and not wait.is_escalated and wait.timeout:
@@ -87,19 +87,19 @@ def time_out_approval(run: Run, ctx: Context, step: PushStep) -> None:
 
 
 def finish_approval(run: Run, ctx: Context, step: PushStep, decision: Decision) -> None:
-    """Tell the code what was decided."""
+    """Complete the step with the decision."""
     wait = step.approval
     assert wait is not None
     args = wait.args if decision.args is None else decision.args
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "status": decision.status,
         "args": Raw(args),
         "decidedBy": decision.decided_by,
     }
-    # Its members stand in the memo from now on.
+    # The arguments are part of the memo from now on.
     wait.args = NULL
     details = {"approval_id": wait.approval_id}
-    complete_step(run, ctx, step, encode(told), details)
+    complete_step(run, ctx, step, encode(result), details)
 
 
 def find_asking(run: Run, approval: Approval) -> PushStep | None:

@@ -1,4 +1,4 @@
-"""What a runner asks for when it answers a pass. Payloads are encoded JSON that nobody opens."""
+"""Commands in a runner's reply to a pass. Payloads are encoded JSON that stays undecoded."""
 
 from typing import TypeAlias
 
@@ -10,14 +10,14 @@ from perdure.core.run.push import StepRetry
 
 
 class StepError(Struct, frozen=True):
-    """Why a step or a run failed: a message for people, and all of it as it was told."""
+    """Why a step or a run failed: a message for people, and the whole error as encoded JSON."""
 
     message: str
-    told: bytes
+    encoded: bytes
 
 
 class AtStep(Struct, frozen=True, kw_only=True):
-    """What every command has: the step that it is, by its hashed id and by its name."""
+    """What every command has: the hashed id and the name of its step."""
 
     step_id: str
     name: str
@@ -44,31 +44,31 @@ class ReportStep(AtStep, frozen=True, kw_only=True):
     ai: bytes | None = None
     usage: bytes | None = None
     metered: Usage | None = None
-    """The usage as it is counted; none when it was not told, or makes no sense."""
+    """The usage as it is counted; none when it was not reported or is not valid."""
 
 
 class SkipStep(AtStep, frozen=True, kw_only=True):
-    """The code passes a step over."""
+    """The code skips a step."""
 
     reason: bytes | None = None
 
 
 class StartSleep(AtStep, frozen=True, kw_only=True):
-    """Sleep for a while, from now on."""
+    """Sleep for a duration that starts now."""
 
     delay: int
 
 
 class SleepUntil(AtStep, frozen=True, kw_only=True):
-    """Sleep until an instant, which may be over."""
+    """Sleep until an instant, which may be past."""
 
     until: int
 
 
 class AwaitEvent(AtStep, frozen=True, kw_only=True):
-    """Wait for an event by name, perhaps only for one that a filter lets through.
+    """Wait for an event by name, optionally only for one that matches a filter.
 
-    `match` is a JSON object: paths into the data of the event, and the values that must be there.
+    `match` is a JSON object: paths into the data of the event, and the values required there.
     """
 
     event_name: str
@@ -87,7 +87,7 @@ class CallWorkflow(AtStep, frozen=True, kw_only=True):
 
 
 class EmitEvent(AtStep, frozen=True, kw_only=True):
-    """Send an event, as if it came from outside."""
+    """Send an event, as an external client would."""
 
     event_name: str
     data: bytes | None = None
@@ -96,14 +96,14 @@ class EmitEvent(AtStep, frozen=True, kw_only=True):
 
 
 class SendWebhook(AtStep, frozen=True, kw_only=True):
-    """Post something to an address, unsigned."""
+    """Post a request to a URL, unsigned."""
 
     url: str
     data: bytes | None = None
 
 
 class AskModel(AtStep, frozen=True, kw_only=True):
-    """Let the engine ask a model. `messages` is an encoded list."""
+    """Let the engine call a model. `messages` is an encoded list."""
 
     messages: bytes
     model: str | None = None
@@ -111,7 +111,7 @@ class AskModel(AtStep, frozen=True, kw_only=True):
 
 
 class AskApproval(AtStep, frozen=True, kw_only=True):
-    """Wait until somebody says yes or no to the use of a tool."""
+    """Wait for people to approve or deny the use of a tool."""
 
     tool: str
     args: bytes | None = None
@@ -124,14 +124,14 @@ class AskApproval(AtStep, frozen=True, kw_only=True):
 
 
 class GiveScore(AtStep, frozen=True, kw_only=True):
-    """Judge this run, or another one."""
+    """Score this run, or another one."""
 
     judgement: Judgement
     run_id: str | None = None
 
 
 class ExtendPass(AtStep, frozen=True, kw_only=True):
-    """The body of a step needs longer than a pass may take: the next one may take as long."""
+    """The body of a step needs longer than the pass timeout: raise that of the next pass."""
 
     timeout: int
 
@@ -153,7 +153,7 @@ StepCommand: TypeAlias = (
 
 
 class LogLine(Struct, frozen=True):
-    """What the code logged. `index` counts the lines of a scope within one pass."""
+    """A log line of the code. `index` counts the lines of a scope within one pass."""
 
     level: str
     message: str
@@ -163,30 +163,30 @@ class LogLine(Struct, frozen=True):
 
 
 class Progressed(Struct, frozen=True, kw_only=True):
-    """The code stands at steps that it found."""
+    """The code is blocked at the reported steps."""
 
     commands: list[StepCommand]
     logs: list[LogLine]
     has_ended: bool = False
-    """Whether it does not: it came to its end beside them, and has to be asked what it said."""
+    """Whether the code has ended besides reporting steps; the next pass fetches its result."""
 
 
 class Returned(Struct, frozen=True, kw_only=True):
-    """The code has come to its end."""
+    """The code has returned a result."""
 
     result: bytes
     logs: list[LogLine]
 
 
 class Refused(Struct, frozen=True, kw_only=True):
-    """The runner will never do this, or nobody can send it to one: the run fails."""
+    """The runner rejects the pass for good, or it cannot be sent to any: the run fails."""
 
     error: StepError
     logs: list[LogLine]
 
 
 class Broke(Struct, frozen=True, kw_only=True):
-    """The pass failed on its way, or the code raised. `is_charged` if that is a try used up."""
+    """The pass failed in transit, or the code raised. `is_charged` if it counts as an attempt."""
 
     error: StepError
     logs: list[LogLine]
@@ -194,16 +194,17 @@ class Broke(Struct, frozen=True, kw_only=True):
 
 
 class Unreached(Struct, frozen=True, kw_only=True):
-    """No runner took the pass: nothing of it was done. The endpoint failed, not the run."""
+    """No runner accepted the pass: nothing of it ran. The endpoint failed, not the run."""
 
     error: StepError
     logs: list[LogLine] = []
 
 
 class Lost(Struct, frozen=True, kw_only=True):
-    """A runner took the pass and went away before it answered. The endpoint failed, not the run.
+    """A runner accepted the pass and disconnected before it answered.
 
-    How often that may happen in a row is bounded all the same: a pass may be what kills it.
+    The endpoint failed, not the run. Losses in a row are bounded all the same: the pass itself may
+    crash its runners.
     """
 
     error: StepError

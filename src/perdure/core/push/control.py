@@ -1,4 +1,4 @@
-"""What people do to push runs: pause them, let them go on, begin them once more."""
+"""Operator control of push runs: pause, resume, and carrying finished steps into a new run."""
 
 from typing import Any
 
@@ -17,11 +17,11 @@ from perdure.core.run.status import RunStatus
 from perdure.core.run.task import request_task, withdraw
 
 MANUAL = "manual"
-"""Why a run stands still that somebody paused."""
+"""The pause reason of a run that a client paused."""
 
 
 class Carried(Struct, frozen=True):
-    """A finished step that a new run takes over: `member` is what its memo says."""
+    """A finished step that a new run takes over: `member` is its memo entry."""
 
     step_id: str
     name: str
@@ -32,16 +32,16 @@ class Carried(Struct, frozen=True):
 
 
 def require_open(run: Run) -> None:
-    """Refuse to command a run that is over."""
+    """Refuse a command to a closed run."""
     if run.is_closed:
-        raise RunNotActive(f"run {run.run_id} is over", run_id=run.run_id)
+        raise RunNotActive(f"run {run.run_id} is closed", run_id=run.run_id)
 
 
 def pause_run(run: Run, ctx: Context, *, reason: str, detail: str | None = None) -> bool:
-    """Let nobody work on a run any more. A pass under way is still taken in.
+    """Stop requesting passes of a run. The reply of a pass under way is still applied.
 
-    Whether anything changed: a run that is paused stays so, but what somebody pauses by hand no
-    window of a budget lets go on.
+    Returns whether anything changed. A manual pause replaces a budget's, so that the end of the
+    budget window does not resume the run.
     """
     require_open(run)
     push = push_of(run)
@@ -59,18 +59,18 @@ def pause_run(run: Run, ctx: Context, *, reason: str, detail: str | None = None)
 
 
 def resume_run(run: Run, ctx: Context) -> None:
-    """Let a paused run go on; what became ready meanwhile is seen at once."""
+    """Resume a paused run; its next pass includes the steps that became ready meanwhile."""
     push = push_of(run)
     if run.is_closed or push.pause is None:
         raise RunNotActive(f"run {run.run_id} is not paused", run_id=run.run_id)
     if push.meters is not None and push.pause.reason != MANUAL:
-        # Somebody wants it to go on, whatever it costs.
+        # An explicit resume overrides the budget for the rest of the run.
         push.meters.is_waived = True
     release_run(run, ctx)
 
 
 def release_run(run: Run, ctx: Context) -> None:
-    """Let a paused run go on because what it was paused for is over."""
+    """Continue a paused run because the cause of its pause is over."""
     push_of(run).pause = None
     run.status = RunStatus.PENDING
     record(run, ctx, "RunResumed", {})
@@ -80,27 +80,27 @@ def release_run(run: Run, ctx: Context) -> None:
 
 def carry_steps(run: Run, ctx: Context, carried: list[Carried]) -> None:
     """Give a new run the finished steps of an older one."""
-    for one in carried:
-        step = new_step(run, ctx, one.step_id, one.name, one.kind)
-        keep_result(run, ctx, step, one.member, one.stored)
+    for finished in carried:
+        step = new_step(run, ctx, finished.step_id, finished.name, finished.kind)
+        keep_result(run, ctx, step, finished.member, finished.stored)
         record(
             run,
             ctx,
             "StepCompleted",
             {
                 "index": step.sequence - 1,
-                "step_id": one.step_id,
-                "name": one.name,
-                "kind": one.kind,
+                "step_id": finished.step_id,
+                "name": finished.name,
+                "kind": finished.kind,
                 "attempt": 1,
                 "carried": True,
-                **_outcome(one),
+                **_outcome(finished),
             },
         )
 
 
-def _outcome(one: Carried) -> dict[str, Any]:
-    if one.stored is not None:
-        return {"output_ref": recorded(one.stored)}
-    name, _, value = one.member.partition(b":")
+def _outcome(finished: Carried) -> dict[str, Any]:
+    if finished.stored is not None:
+        return {"output_ref": recorded(finished.stored)}
+    name, _, value = finished.member.partition(b":")
     return {"output" if name == b'"data"' else "error": Raw(value)}

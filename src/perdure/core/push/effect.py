@@ -1,4 +1,4 @@
-"""What a decision on a push run means beyond it. Carried out in the same beat and transaction."""
+"""Effects of push runs on other records. They are carried out in the same beat and transaction."""
 
 from typing import TypeAlias
 
@@ -43,7 +43,7 @@ class Ended(Struct, frozen=True):
 
 
 class Listened(Struct, frozen=True):
-    """A step begins to wait for an event, or waits no more."""
+    """A step starts or stops waiting for an event."""
 
     run: Run
     sequence: int
@@ -51,7 +51,7 @@ class Listened(Struct, frozen=True):
     begins: bool
     index: str = ""
     paths: tuple[str, ...] = ()
-    """Where it is found, and which members of an event it compares."""
+    """The key of its index entry, and the event members that are compared."""
 
 
 class Posted(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Posted(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """A step of a run, at some sequence, asks a model."""
+    """A step of a run, at some sequence, calls a model."""
 
     run: Run
     sequence: int
@@ -70,7 +70,7 @@ class Asked(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """The last try of a step has failed."""
+    """The last attempt of a step has failed."""
 
     run: Run
     step: PushStep
@@ -78,39 +78,39 @@ class Broken(Struct, frozen=True):
 
 
 class Pinned(Struct, frozen=True):
-    """A run begins that only one runner may have."""
+    """A pass of a pinned run has waited too long: check whether its runner still exists."""
 
     run: Run
 
 
 class Joined(Struct, frozen=True):
-    """A run with a label begins."""
+    """A run that belongs to a conversation starts."""
 
     run: Run
 
 
 class WantsSlot(Struct, frozen=True):
-    """A run that wants a pass, and the moment from which on it does."""
+    """A run needs a slot for its next pass, and since when."""
 
     run: Run
     since: int
 
 
 class WantsMeter(Struct, frozen=True):
-    """A run that wants a pass which its meters are asked about, and since when it does."""
+    """A run needs its meters to clear its next pass, and since when."""
 
     run: Run
     since: int
 
 
 class LeavesSlot(Struct, frozen=True):
-    """A run needs no pass now."""
+    """A run needs no pass now: its slot, or its place in the queue for one, becomes free."""
 
     run: Run
 
 
 class AskedPeople(Struct, frozen=True):
-    """A step of a run asks people for something."""
+    """A step of a run asks for an approval."""
 
     run: Run
     approval_id: str
@@ -118,7 +118,7 @@ class AskedPeople(Struct, frozen=True):
 
 
 class ApprovalMoved(Struct, frozen=True):
-    """What a step asked for was escalated, denied by the clock, or is not wanted any more."""
+    """An approval was escalated, denied by its timeout, or cancelled with its run."""
 
     run: Run
     approval_id: str
@@ -128,14 +128,14 @@ class ApprovalMoved(Struct, frozen=True):
 
 
 class Scored(Struct, frozen=True):
-    """A step of a run judged that run."""
+    """A step of a run scored that run."""
 
     run: Run
     score: Score
 
 
 class ScoredElsewhere(Struct, frozen=True):
-    """A step of a run, at some sequence, judges another run."""
+    """A step of a run, at some sequence, scores another run."""
 
     run: Run
     sequence: int
@@ -151,7 +151,7 @@ class Offloaded(Struct, frozen=True):
 
 
 class ResultsGrew(Struct, frozen=True):
-    """The step results of a run came near to what they may come to, or passed it."""
+    """The step results of a run came near to their bound, or exceeded it."""
 
     run: Run
     total_bytes: int

@@ -1,4 +1,4 @@
-"""Log lines of runners: each is kept once, however often its code runs, and without secrets."""
+"""Log lines of runners, stored once although passes repeat them, and with secrets redacted."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,10 +36,10 @@ _SENSITIVE = (
 def record_logs(
     run: Run, ctx: Context, lines: Sequence[LogLine], attempt_of: Callable[[LogLine], int]
 ) -> None:
-    """Keep the lines that were not kept before.
+    """Record the lines that were not recorded before.
 
-    Within a scope lines are counted, and a scope is told from its start by every pass that runs
-    it, so the first unkept index per try is all that must be remembered.
+    Every pass that runs a scope sends its lines from the start, numbered. So the run stores, per
+    scope, only the attempt and the index of the next unrecorded line.
     """
     push = run.push
     assert push is not None
@@ -66,13 +66,13 @@ def record_logs(
 
 
 def engine_log(run: Run, ctx: Context, scope: str, attempt: int, message: str) -> None:
-    """Keep a warning of ours among the lines of a scope."""
+    """Record a warning of the engine among the lines of a scope."""
     line = {"level": "warn", "message": message, "scope": scope, "attempt": attempt}
     record(run, ctx, "LogRecorded", {**line, "fields": None})
 
 
 def redact(fields: bytes) -> bytes:
-    """Encoded fields with the values of sensitive keys taken out, at any depth."""
+    """Encoded fields with the values of sensitive keys replaced, at any depth."""
     if not fields.startswith(b"{") or fields == b"{}":
         return fields
     return encode(_redacted(msgspec.json.decode(fields)))

@@ -1,7 +1,7 @@
-"""Pinned runs: only one runner will do, and it may be gone for good.
+"""Pinned runs: only one runner may execute them, and it may never come back.
 
-A run whose pass waits for its runner is looked at again after a grace, and again, until the runner
-takes it or is known to be gone. Whether it is, the registrations tell.
+While a pass of a pinned run waits, the run is checked after each grace period until the runner
+takes the pass or its registration shows that it is gone.
 """
 
 from perdure.core.limits import PIN_GRACE
@@ -12,7 +12,7 @@ from perdure.core.run.state import Run
 
 
 def check_pin(run: Run, now: int) -> None:
-    """Have a pinned run that has changed looked at later, if its pass waits by then."""
+    """Schedule the check of a pinned run that has changed and whose pass waits."""
     push = run.push
     assert push is not None
     if push.pin_look_at is None and _waits(run):
@@ -21,7 +21,7 @@ def check_pin(run: Run, now: int) -> None:
 
 
 def fire_pin(run: Run, now: int) -> None:
-    """The time of a run has come: ask for its runner, if that is what it waits for."""
+    """The check is due: request one for the runner if the pass still waits."""
     push = run.push
     if push is None or push.pin_look_at is None or push.pin_look_at > now:
         return

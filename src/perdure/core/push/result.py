@@ -40,12 +40,12 @@ def is_stored_apart(push: Push, data: bytes) -> bool:
 
 
 def member_of(reference: Reference) -> bytes:
-    """What the memo of a step says whose result is stored."""
+    """The memo entry of a step whose result is stored."""
     return b'"ref":' + encode(reference_view(reference))
 
 
 def reference_view(reference: Reference) -> dict[str, Any]:
-    """A reference as runners and readers see it."""
+    """A reference as sent to runners and clients."""
     return {
         "id": reference.reference_id,
         "sha256": reference.sha256,
@@ -54,12 +54,12 @@ def reference_view(reference: Reference) -> dict[str, Any]:
 
 
 def recorded(reference: Reference) -> dict[str, Any]:
-    """A reference as history has it, where retention finds it."""
+    """A reference as recorded in history, where retention finds it."""
     return {"codec": JSON, "external_payload": shown_reference(reference)}
 
 
 def near_results(run: Run, bounds: Bounds) -> list[Reached]:
-    """The bound of all step results, if an open run is near to it."""
+    """The bound of the step results of an open run, if they are near to it."""
     if run.is_closed or run.push is None:
         return []
     most = bounds.step_results_bytes_max

@@ -1,4 +1,4 @@
-"""Scores: what people, code and models say about how good a run was."""
+"""Scores: ratings of runs by people, code and models."""
 
 import math
 from typing import Literal, TypeAlias
@@ -20,7 +20,7 @@ Source: TypeAlias = Literal["human", "code", "llm-judge"]
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What somebody says: a number, yes or no as 1 or 0, or a word."""
+    """The content of a score: a number, a boolean as 1 or 0, or a category."""
 
     name: str
     data_type: DataType
@@ -32,7 +32,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
 
 class Score(Struct, frozen=True, kw_only=True):
-    """A judgement of a run, as it is kept."""
+    """A judgement of a run, as it is stored."""
 
     run_id: str
     judgement: Judgement
@@ -50,7 +50,7 @@ def judgement_of(
     comment: str | None = None,
     step: str | None = None,
 ) -> Judgement:
-    """What was told, made whole. Raises `ValueError` for what makes no sense."""
+    """A judgement with its type inferred. Raises `ValueError` for inconsistent members."""
     _require_fitting(name, text, comment, step)
     kind = data_type or _kind_of(value, text)
     number = None if value is None else float(value)
@@ -77,13 +77,13 @@ def judgement_of(
 def _require_fitting(name: str, text: str | None, comment: str | None, step: str | None) -> None:
     if not name.strip():
         raise ValueError("a score needs a name")
-    for what, told, most in (
+    for what, given, most in (
         ("name", name, NAME_LENGTH_MAX),
         ("stringValue", text, NAME_LENGTH_MAX),
         ("comment", comment, SCORE_TEXT_LENGTH_MAX),
         ("step", step, SCORE_TEXT_LENGTH_MAX),
     ):
-        if told is not None and len(told) > most:
+        if given is not None and len(given) > most:
             raise ValueError(f"the {what} of a score has more than {most} characters")
 
 
@@ -96,13 +96,13 @@ def _kind_of(value: float | bool | None, text: str | None) -> DataType:
 
 
 def judge(run: Run, judgement: Judgement) -> None:
-    """Let a run, open or closed, know that it was judged, for lists of runs."""
+    """Count a score in the row of its run, open or closed; lists of runs read it there."""
     assert run.push is not None
     judged = run.push.judged
     if sum(one.count for one in judged.values()) >= SCORES_PER_RUN_MAX:
         raise _too_many(run, "scores", SCORES_PER_RUN_MAX)
     if judgement.name not in judged and len(judged) >= SCORE_NAMES_PER_RUN_MAX:
-        # They stand in the row of the run, which every list of runs reads.
+        # Names are stored in the row of the run, which every list of runs reads.
         raise _too_many(run, "names of scores", SCORE_NAMES_PER_RUN_MAX)
     one = judged.setdefault(judgement.name, Judged())
     one.count += 1
@@ -120,7 +120,7 @@ def _too_many(run: Run, what: str, limit: int) -> TooManyScores:
 def was_judged(
     run: Run, *, name: str | None, least: float | None = None, most: float | None = None
 ) -> bool:
-    """Whether a run has a score of a name, or of any, that lies within bounds, if there are any."""
+    """Whether a run has a score, with a given name or any, within the given bounds."""
     assert run.push is not None
     judged = run.push.judged
     found = judged.values() if name is None else [judged[name]] if name in judged else []

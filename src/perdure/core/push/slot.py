@@ -1,6 +1,6 @@
-"""Slots of push runs: one is had while passes run, and wanted before the first of them.
+"""Concurrency slots of push runs: requested before a pass, held while passes run.
 
-Looked at whenever a run has changed, so that no other rule has to know of it.
+Checked after every change of a run, so that no other rule has to handle slots.
 """
 
 from perdure.core.limits import SLOT_RELOOK
@@ -13,7 +13,7 @@ from perdure.core.run.task import withdraw
 
 
 def needs_no_slot(run: Run) -> bool:
-    """Whether no pass is wanted now: the run is closed, parked, or rests before another try."""
+    """Whether no pass is needed now: the run is closed, parked, or delayed before a retry."""
     push, task = run.push, run.task
     if run.is_closed or task is None:
         return True
@@ -26,7 +26,7 @@ def lacks_slot(run: Run) -> bool:
 
 
 def check_slot(run: Run, ctx: Context) -> WantsSlot | LeavesSlot | None:
-    """What a run that has changed means for its slot. A pass that may not run yet is held back."""
+    """The slot request or release of a changed run. A pass without a slot is held back."""
     push, task = run.push, run.task
     if push is None or push.slot is None:
         return None
@@ -39,12 +39,12 @@ def check_slot(run: Run, ctx: Context) -> WantsSlot | LeavesSlot | None:
 
 
 def hold_back(run: Run, ctx: Context) -> int:
-    """Keep a ready pass from runners; returns since when it is wanted."""
+    """Delay a ready pass; returns since when it has been ready."""
     task = run.task
     assert task is not None
     since = max(0, task.available_at)
     task.state = TaskState.DELAYED
-    # It is let in by somebody who leaves; its own clock is there in case that nobody does.
+    # A run that releases its slot admits this one; the deadline is a fallback.
     task.available_at = ctx.now + SLOT_RELOOK
     withdraw(run, WORKFLOW_TASK)
     arm(run, task.available_at)

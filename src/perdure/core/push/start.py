@@ -1,4 +1,4 @@
-"""Opening push runs: for an event, a call, a clock, a failure, or once more."""
+"""Start of push runs: by an event, a call, a schedule, a failure, or as a rerun."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from perdure.core.run.task import request_task
 
 
 class PushStart(Struct, frozen=True, kw_only=True):
-    """What is to be run, and why. `arguments` is the head of every pass: the event, or several."""
+    """What to run, and why. `arguments` opens every pass request: one event, or several."""
 
     namespace: str
     app: str
@@ -36,12 +36,12 @@ class PushStart(Struct, frozen=True, kw_only=True):
     replay_of: str | None = None
     fork: bytes | None = None
     vault: str = ""
-    """Whose stored results the run takes over, if it begins with finished steps."""
+    """The run whose stored results this one takes over, if it starts with finished steps."""
     parent: Parent | None = None
     depth: int = 0
     delay: int = 0
     singleton: str | None = None
-    """The record that says that this is the only run of its kind."""
+    """The record that marks this as the only run of its kind."""
     slot: str | None = None
     slot_limit: int = 0
     cap: SpendCap | None = None
@@ -49,27 +49,27 @@ class PushStart(Struct, frozen=True, kw_only=True):
     meters: Meters | None = None
     case: EvalCase | None = None
     shift: int = 0
-    """How much earlier than it was it shall seem to have come, among those that wait."""
+    """How far its place in the waiting order is moved forward, in time."""
 
 
 def event_arguments(name: str, data: bytes | None) -> bytes:
-    """The head of the passes of a run that one event started."""
+    """The opening of pass requests of a run that one event started."""
     return b'{"event":{"name":%b,"data":%b}}' % (encode(name), data or b"null")
 
 
 def trigger_of(run: Run) -> Event:
-    """The event that started a run, as its code sees it; the first of a batch."""
-    told = _head_decoder.decode(run.arguments).event
-    return Event(told.name, bytes(told.data))
+    """The event that started a run, as its code receives it; the first of a batch."""
+    event = _head_decoder.decode(run.arguments).event
+    return Event(event.name, bytes(event.data))
 
 
-class _Told(Struct):
+class _HeadEvent(Struct):
     name: str
     data: Raw = Raw(b"null")
 
 
 class _Head(Struct):
-    event: _Told
+    event: _HeadEvent
 
 
 _head_decoder = msgspec.json.Decoder(_Head)
@@ -81,7 +81,7 @@ def start_push_run(request: PushStart, ctx: Context, run_id: str | None = None) 
     run = Run(
         run_id=run_id,
         namespace=request.namespace,
-        # Nobody names push runs, so each is the only one of its id.
+        # Push runs have no client-chosen id, so each is the only run of its workflow id.
         workflow_id=run_id,
         workflow_type=request.workflow,
         queue=request.app,

@@ -1,7 +1,7 @@
-"""The steps of a push run: opened, tried again, finished, let go.
+"""The steps of a push run: opening, retrying, finishing and cancelling them.
 
-A step never leaves its run while that is open, for every pass needs all of them. Whatever happens
-to a step is recorded at once, also while a runner works: it replays what it was sent, not this.
+An open run keeps all its steps, because every pass needs them. Changes of steps are recorded at
+once, even during a pass: the runner replays the memo that it was sent, not the history.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ NULL = b"null"
 
 
 def push_of(run: Run) -> Push:
-    """What makes a run a push run."""
+    """The push state of a run that is a push run."""
     assert run.push is not None, f"run {run.run_id} is no push run"
     return run.push
 
@@ -44,7 +44,7 @@ def find_step(run: Run, step_id: str) -> PushStep | None:
 
 
 def new_step(run: Run, ctx: Context, step_id: str, name: str, kind: str) -> PushStep:
-    """A step that was not known before, at the next place."""
+    """Open a new step at the next sequence."""
     push = push_of(run)
     step = PushStep(
         sequence=run.next_sequence, step_id=step_id, name=name, kind=kind, opened_at=ctx.now
@@ -60,7 +60,7 @@ def new_step(run: Run, ctx: Context, step_id: str, name: str, kind: str) -> Push
 
 
 def await_step(run: Run, ctx: Context, step: PushStep, details: dict[str, Any]) -> None:
-    """The engine waits for something on behalf of a step, at most until it is due."""
+    """Record a step that waits for the engine, at most until its deadline."""
     record(
         run,
         ctx,
@@ -79,7 +79,7 @@ def finish_step(
     *,
     stored: Reference | None = None,
 ) -> None:
-    """A step has its result, which every later pass is told. `member` is `"data":…` or so."""
+    """Record the result of a step, which every later pass receives. `member` is like `"data":…`."""
     keep_result(run, ctx, step, member, stored)
     run.unsaved.operations.add(step.sequence)
     record(run, ctx, "StepCompleted", {**identity(step), "attempt": step.attempt, **details})
@@ -107,14 +107,14 @@ def refer_step(
     details: dict[str, Any] | None = None,
 ) -> None:
     """Finish a step with a value that is stored apart from the run."""
-    told = {"output_ref": recorded(reference), **(details or {})}
-    finish_step(run, ctx, step, member_of(reference), told, stored=reference)
+    members = {"output_ref": recorded(reference), **(details or {})}
+    finish_step(run, ctx, step, member_of(reference), members, stored=reference)
 
 
 def keep_result(
     run: Run, ctx: Context, step: PushStep, member: bytes, stored: Reference | None
 ) -> None:
-    """Give a step its memo, and count what all results of the run come to."""
+    """Store the memo entry of a step, and add its size to the results of the run."""
     push = push_of(run)
     step.state, step.fire_at = StepState.FINISHED, None
     step.entry = b"%b:{%b}" % (encode(step.step_id), member)
@@ -127,20 +127,20 @@ def keep_result(
         warned_from = ctx.bounds.warns_from(most)
         if not before < warned_from <= push.result_bytes:
             return
-        told = f"step results come to {push.result_bytes} of {most} bytes; with more the run fails"
-        engine_log(run, ctx, step.name, step.attempt, told)
+        warning = f"step results use {push.result_bytes} of {most} bytes; above it the run fails"
+        engine_log(run, ctx, step.name, step.attempt, warning)
     run.unsaved.effects.append(ResultsGrew(run, push.result_bytes, most))
 
 
 def fail_step(run: Run, ctx: Context, step: PushStep, error: StepError) -> None:
     """Finish a step with an error that the code may catch."""
-    finish_step(run, ctx, step, b'"error":' + error.told, {"error": Raw(error.told)})
+    finish_step(run, ctx, step, b'"error":' + error.encoded, {"error": Raw(error.encoded)})
 
 
 def fail_attempt(
     run: Run, ctx: Context, step: PushStep, command: ReportStep, started_at: int
 ) -> StepError | None:
-    """A try of a step failed. Returns the error if it was the last one."""
+    """Record a failed attempt of a step. Returns the error if it was the last attempt."""
     push, error = push_of(run), command.error
     assert error is not None
     push.errors += 1
@@ -150,7 +150,7 @@ def fail_attempt(
         **identity(step),
         "attempt": step.attempt,
         "started_at": instant.text(started_at),
-        "error": Raw(error.told),
+        "error": Raw(error.encoded),
         "input": raw(command.input),
     }
     if not command.is_retriable or step.attempt >= policy.attempts_max:
@@ -168,7 +168,7 @@ def fail_attempt(
 
 
 def retry_delay(policy: StepRetry, attempt: int) -> int:
-    """How long to wait after a failed try, which are counted from 1."""
+    """How long to wait after a failed attempt; attempts count from 1."""
     delay = policy.initial_delay
     if policy.backoff == "linear":
         delay *= attempt
@@ -178,7 +178,7 @@ def retry_delay(policy: StepRetry, attempt: int) -> int:
 
 
 def cancel_open_steps(run: Run, ctx: Context) -> None:
-    """The run closes: what its steps still wait for is waited for no more."""
+    """Cancel the open steps of a closing run, with their children, approvals and event waits."""
     for _, step in sorted(run.operations.items()):
         if not isinstance(step, PushStep) or not step.is_open:
             continue
@@ -199,7 +199,7 @@ def _stop_listening(run: Run, step: PushStep) -> None:
 
 
 def request_pass(run: Run, ctx: Context) -> None:
-    """A step is ready that the last pass did not know of: the run is to go on."""
+    """Request a pass, because a step became ready that the last pass did not include."""
     push = push_of(run)
     push.is_fresh = True
     if push.pause is not None or is_held_back(run):
@@ -210,9 +210,9 @@ def request_pass(run: Run, ctx: Context) -> None:
 
 
 def is_held_back(run: Run) -> bool:
-    """Whether a runner that cannot answer without a new step would have none to answer with.
+    """Whether the next pass must wait for a backoff to end.
 
-    Some wait for ever when all that their code stands at is already under way.
+    Some runners answer only with a new step, and hang in a pass whose steps are all in backoff.
     """
     if not push_of(run).waits_out_backoffs:
         return False
@@ -223,7 +223,7 @@ def is_held_back(run: Run) -> bool:
 
 
 def identity(step: PushStep) -> dict[str, Any]:
-    """What every event of a step says about it."""
+    """The members that every event of a step has."""
     return {
         "index": step.sequence - 1,
         "step_id": step.step_id,

@@ -1,4 +1,4 @@
-"""What happens to a step of a push run when its time has come."""
+"""Deadlines of push steps: retries, approval timeouts, sleeps and event waits."""
 
 from perdure.core.push.approval_step import time_out_approval
 from perdure.core.push.step import NULL, WAIT, complete_step, push_of, request_pass
@@ -8,7 +8,7 @@ from perdure.core.run.state import Run
 
 
 def fire_step(run: Run, ctx: Context, step: PushStep) -> None:
-    """The time of a step has come."""
+    """Apply the deadline of a step."""
     if step.state is StepState.BACKOFF:
         step.state, step.fire_at = StepState.RUNNABLE, None
         run.unsaved.operations.add(step.sequence)

@@ -1,7 +1,7 @@
-"""What model calls use up: tokens and money, added up exactly.
+"""Usage of model calls: exact sums of tokens and costs.
 
 Money is an integer of billionths, so that sums do not depend on their order. The engine knows no
-prices: a cost is what a runner or a provider said it was, and may be missing.
+prices: a cost is what a runner or a provider reported, and may be missing.
 """
 
 from msgspec import Struct
@@ -12,22 +12,22 @@ from perdure.core.run.state import Run
 
 BILLION = 1_000_000_000
 SUM_MAX = 2**62
-"""Beyond this a sum stays what it is: it must fit into a row."""
+"""Sums saturate here: they must fit into a database column."""
 
 
 class Usage(Struct, frozen=True, kw_only=True):
-    """What one model call used up, as far as it was told."""
+    """The usage of one model call, as far as it was reported."""
 
     model: str | None = None
     tokens: int = 0
     cost: int | None = None
     latency_ms: int | None = None
     cached_tokens: int | None = None
-    """How many tokens a cache of the provider knew, if it has one."""
+    """How many tokens came from the provider's prompt cache, if it has one."""
 
 
 class Metered(Struct, frozen=True):
-    """A run used something up. `is_first` if it had not before."""
+    """A model call was charged to a run. `is_first` if it is the first of the run."""
 
     run: Run
     usage: Usage
@@ -36,17 +36,17 @@ class Metered(Struct, frozen=True):
 
 
 def billionths(amount: float) -> int:
-    """An amount of money in our unit."""
+    """An amount of money in billionths."""
     return min(round(amount * BILLION), SUM_MAX)
 
 
 def amount(cost: int) -> float:
-    """A cost as the wire has it."""
+    """A cost as a decimal amount, as on the wire."""
     return cost / BILLION
 
 
 def add_cost(first: int | None, second: int | None) -> int | None:
-    """A sum of costs; what is not known adds nothing."""
+    """A sum of costs; an unknown cost adds nothing."""
     if first is None or second is None:
         return second if first is None else first
     return min(first + second, SUM_MAX)
@@ -66,7 +66,7 @@ def meter(run: Run, ctx: Context, usage: Usage) -> None:
 
 
 def exhausted_cap(push: Push) -> str | None:
-    """What of a run's cap is used up, in words; none while there is room."""
+    """Which cap of a run is exhausted, as text; None if none is."""
     cap, spent = push.cap, push.spent or Spent()
     if cap is None:
         return None

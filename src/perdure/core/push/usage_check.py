@@ -1,6 +1,6 @@
-"""Passes that budgets and token throttles are asked about.
+"""Checks of budgets and token throttles before a pass.
 
-Looked at whenever a run has changed, so that no other rule has to know of it.
+Made after every change of a run, so that no other rule has to handle meters.
 """
 
 from msgspec import structs
@@ -16,7 +16,7 @@ from perdure.core.run.task import hasten_task
 
 
 def check_pace(run: Run, ctx: Context) -> WantsMeter | None:
-    """What a run that has not begun yet asks its throttle. Until that answers it is held back."""
+    """The throttle request of a run that has not started. It is held back until the answer."""
     meters = meters_of(run)
     if meters is None or meters.is_paced or not _is_ready(run):
         return None
@@ -24,7 +24,7 @@ def check_pace(run: Run, ctx: Context) -> WantsMeter | None:
 
 
 def check_budget(run: Run, ctx: Context) -> WantsMeter | None:
-    """What a run whose pass could go now asks its budget."""
+    """The budget request of a run with a ready pass. The pass is held back until the answer."""
     meters, task = meters_of(run), run.task
     if meters is None or meters.budget is None or meters.is_waived or not _is_ready(run):
         return None
@@ -38,12 +38,12 @@ def _is_ready(run: Run) -> bool:
 
 
 def meters_of(run: Run) -> Meters | None:
-    """What is asked before passes of a run; most runs ask nobody."""
+    """The meters of a run, if it has any."""
     return None if run.push is None else run.push.meters
 
 
 def clear_pass(run: Run, ctx: Context) -> None:
-    """Let the pass go that was held back. It is asked about again if nobody takes it at once."""
+    """Release the pass that was held back, and remember that it was cleared."""
     meters, task = meters_of(run), run.task
     assert meters is not None
     assert task is not None
@@ -52,7 +52,7 @@ def clear_pass(run: Run, ctx: Context) -> None:
 
 
 def pause_for_budget(run: Run, ctx: Context, turn: str, detail: str) -> None:
-    """Let a run stand still until the window of its budget has moved on."""
+    """Pause a run until the window of its budget has moved on."""
     meters = meters_of(run)
     assert meters is not None
     meters.turn = turn
@@ -60,13 +60,13 @@ def pause_for_budget(run: Run, ctx: Context, turn: str, detail: str) -> None:
 
 
 def once_more(meters: Meters | None) -> Meters | None:
-    """The meters of a run for another run, which no throttle delays."""
+    """A copy of a run's meters for another run that no throttle delays."""
     if meters is None:
         return None
     return Meters(budget=meters.budget, pace=meters.pace, is_paced=True)
 
 
 def unhindered(meters: Meters | None) -> Meters | None:
-    """The meters of a run for one that is charged and never stopped."""
+    """A copy of a run's meters for a run that is charged and never stopped."""
     free = once_more(meters)
     return None if free is None else structs.replace(free, is_waived=True)

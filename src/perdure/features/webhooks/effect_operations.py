@@ -72,7 +72,7 @@ def announce_failure(broken: Broken) -> Announce:
         "index": step.sequence - 1,
         "attempt": step.attempt,
         "status": "failed",
-        "error": Raw(broken.error.told),
+        "error": Raw(broken.error.encoded),
     }
     return _announce(broken.run, "step.failed", told)
 
