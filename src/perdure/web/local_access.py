@@ -7,6 +7,7 @@ writes and WebSockets; one that has its own name resolve to this machine (DNS re
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 
 from perdure.web.message import HttpError, Request
@@ -19,6 +20,9 @@ class LocalAccess:
 
     def __init__(self, allowed_hosts: Iterable[str] = ()) -> None:
         self._allowed = frozenset(host.lower().strip("[]") for host in allowed_hosts)
+        # Reading an address costs more than all other checks of a request, and clients send the
+        # same few. Nothing but its arguments tells the result.
+        self._is_own = lru_cache(maxsize=64)(self._find_own)
 
     def check(self, request: Request) -> None:
         """Raise for a foreign host, and for a write or a WebSocket of a foreign origin."""
@@ -26,8 +30,7 @@ class LocalAccess:
         if authority is None:
             # HTTP/1.0, which no browser speaks.
             return
-        host = authority.decode("latin-1").strip().lower()
-        if not self._is_own(_without_port(host), request.server_address):
+        if not self._is_own(authority, request.server_address):
             raise HttpError(
                 403,
                 "host_not_allowed",
@@ -37,8 +40,8 @@ class LocalAccess:
         origin = request.headers.get(b"origin")
         if origin is None or (request.method in _READS and not request.is_upgrade):
             return
-        _, _, site = origin.decode("latin-1").strip().lower().partition("://")
-        if site != host:
+        _, _, site = _folded(origin).partition("://")
+        if site != _folded(authority):
             raise HttpError(
                 403,
                 "origin_not_allowed",
@@ -46,7 +49,8 @@ class LocalAccess:
                 "other origins",
             )
 
-    def _is_own(self, host: str, server_address: str) -> bool:
+    def _find_own(self, authority: bytes, server_address: str) -> bool:
+        host = _without_port(_folded(authority))
         if host == "localhost" or host.endswith(".localhost") or host in self._allowed:
             return True
         try:
@@ -57,6 +61,10 @@ class LocalAccess:
         if address.is_loopback or (mapped is not None and mapped.is_loopback):
             return True
         return bool(server_address) and address == ip_address(server_address.partition("%")[0])
+
+
+def _folded(value: bytes) -> str:
+    return value.decode("latin-1").strip().lower()
 
 
 def _without_port(authority: str) -> str:
