@@ -90,3 +90,15 @@ def test_pages_of_the_server_itself_may_write() -> None:
             origin = f"{scheme}://{site}"
             assert refusal(access, "POST", host=site, origin=origin) is None
             assert refusal(access, host=site, origin=origin, upgrade=True) is None
+
+
+def test_a_host_is_judged_anew_for_every_address_that_is_connected_to() -> None:
+    access = LocalAccess()
+    for address, is_own in (("10.0.0.5", True), ("10.0.0.6", False), ("10.0.0.5", True)):
+        request = Request("GET", b"/x", {b"host": b"10.0.0.5:80"}, server_address=address)
+        try:
+            access.check(request)
+        except HttpError as error:
+            assert (error.reason, is_own) == ("host_not_allowed", False)
+        else:
+            assert is_own

@@ -336,31 +336,37 @@ class HttpConnection(asyncio.Protocol):
             self._release_head()
         parser = self._parser
         headers = self._headers
+        keep_alive = parser.should_keep_alive()
+        token = parser.get_method()
+        method = _METHODS.get(token)
+        # Without a header that says so the parser keeps only a connection of HTTP/1.1, and
+        # upgrades none.
+        is_plain = keep_alive and method is not None and b"connection" not in headers
         if (
             self._repeated is not None
             or b"host" not in headers
             or b"transfer-encoding" in headers
-            or parser.get_http_version() != "1.1"
+            or not (is_plain or parser.get_http_version() == "1.1")
         ):
             fault = self._fault_of_head(headers)
             if fault is not None:
                 self._refuse_stream(_malformed(fault))
                 return
         is_upgrade = False
-        if parser.should_upgrade():
+        if not is_plain and parser.should_upgrade():
             if headers[b"upgrade"].strip().lower() != b"websocket":
                 # An offer that is passed over; see `data_received`.
                 return
             is_upgrade = True
-        method = parser.get_method()
         request = self._request = request_for(
-            _METHODS.get(method) or method.decode("latin-1"),
+            method or token.decode("latin-1"),
             self._target,
             headers,
-            keep_alive=parser.should_keep_alive() and not self.is_excess,
+            keep_alive and not self.is_excess,
+            self.peer,
+            self._server_address,
         )
-        request.peer, request.server_address = self.peer, self._server_address
-        if b"connection" in headers and b"close" in headers[b"connection"].lower():
+        if not is_plain and b"close" in headers.get(b"connection", b"").lower():
             # Whatever else it says; the parser does not see that in HTTP/1.0.
             request.keep_alive = False
         if is_upgrade:

@@ -46,38 +46,79 @@ class Principal:
 _NOBODY = Principal("anonymous", frozenset(), "none")
 
 
-class Request(Struct, eq=False):
-    """One request. `namespace` is set by its surface, `principal` by the door."""
+class Request:
+    """One request. `namespace` is set by its surface, `principal` by the door.
 
-    method: str
-    path: bytes
-    headers: dict[bytes, bytes]
-    query_string: bytes = b""
-    keep_alive: bool = True
-    body: bytes = b""
-    params: dict[str, str] = {}
-    namespace: str = ""
-    principal: Principal = _NOBODY
-    route: "Route | None" = None
-    # Why it was not admitted, if it was not.
-    refusal: Exception | None = None
-    # Whether its sender has shown a credential that is valid.
-    is_known: bool = False
-    # Whether its credential is of the whole body, as signatures are.
-    awaits_body: bool = False
-    # How large its body is said to be, or has turned out to be.
-    body_bytes: int = 0
-    is_chunked: bool = False
-    # How much of it counts against the memory of all connections.
-    held: int = 0
-    is_gone: bool = False
-    # Whether the client asks to go on as a WebSocket.
-    is_upgrade: bool = False
-    # Who sent it, and the address of ours that it was sent to.
-    peer: str = ""
-    server_address: str = ""
-    _on_gone: Callable[[], object] | None = None
-    _query: dict[str, str] | None = None
+    A class of slots, since its fields are set one by one, with every request.
+    """
+
+    __slots__ = (
+        "_on_gone",
+        "_query",
+        "awaits_body",
+        "body",
+        "body_bytes",
+        "headers",
+        "held",
+        "is_chunked",
+        "is_gone",
+        "is_known",
+        "is_upgrade",
+        "keep_alive",
+        "method",
+        "namespace",
+        "params",
+        "path",
+        "peer",
+        "principal",
+        "query_string",
+        "refusal",
+        "route",
+        "server_address",
+    )
+
+    def __init__(
+        self,
+        method: str,
+        path: bytes,
+        headers: dict[bytes, bytes],
+        query_string: bytes = b"",
+        keep_alive: bool = True,
+        peer: str = "",
+        server_address: str = "",
+        body: bytes = b"",
+        body_bytes: int = 0,
+        namespace: str = "",
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.query_string = query_string
+        self.keep_alive = keep_alive
+        # Who sent it, and the address of ours that it was sent to.
+        self.peer = peer
+        self.server_address = server_address
+        self.body = body
+        # How large its body is said to be, or has turned out to be.
+        self.body_bytes = body_bytes
+        self.namespace = namespace
+        self.params: dict[str, str] = {}
+        self.principal = _NOBODY
+        self.route: Route | None = None
+        # Why it was not admitted, if it was not.
+        self.refusal: Exception | None = None
+        # Whether its sender has shown a credential that is valid.
+        self.is_known = False
+        # Whether its credential is of the whole body, as signatures are.
+        self.awaits_body = False
+        self.is_chunked = False
+        # How much of it counts against the memory of all connections.
+        self.held = 0
+        self.is_gone = False
+        # Whether the client asks to go on as a WebSocket.
+        self.is_upgrade = False
+        self._on_gone: Callable[[], object] | None = None
+        self._query: dict[str, str] | None = None
 
     def header(self, name: bytes) -> str | None:
         """A header by its lower-case name."""
@@ -106,13 +147,18 @@ class Request(Struct, eq=False):
 
 
 def request_for(
-    method: str, target: bytes, headers: dict[bytes, bytes], *, keep_alive: bool = True
+    method: str,
+    target: bytes,
+    headers: dict[bytes, bytes],
+    keep_alive: bool = True,
+    peer: str = "",
+    server_address: str = "",
 ) -> Request:
     """A request whose target is as it was sent."""
     if target[:1] != b"/":
         target = _origin_form(target)
     path, _, query_string = target.partition(b"?")
-    return Request(method, path, headers, query_string, keep_alive)
+    return Request(method, path, headers, query_string, keep_alive, peer, server_address)
 
 
 def _origin_form(target: bytes) -> bytes:
