@@ -11,8 +11,8 @@ import pytest
 from perdure.cli.main import _parser
 from perdure.core import rejection
 from perdure.protocols.durable_workflow.reasons import (
-    DOOR_REASONS,
     PAYLOAD_REASONS,
+    REQUEST_REASONS,
     STATUS_BY_REJECTION,
     STORE_REASONS,
     WORKER_REASONS,
@@ -79,7 +79,7 @@ def said_in_calls(folder: str, *callables: str) -> Iterator[tuple[str, int]]:
 def reasons_of_the_code() -> set[tuple[str, int]]:
     ruled = {(kind.reason, status) for kind, status in STATUS_BY_REJECTION.items()}
     web = set(said_in_calls("web/", "HttpError", "_refuse_stream"))
-    doors = set(DOOR_REASONS.items()) | set(PUSH_REASONS.items())
+    doors = set(REQUEST_REASONS.items()) | set(PUSH_REASONS.items())
     doors |= set(PAYLOAD_REASONS) | set(WORKER_REASONS)
     return ruled | doors | set(STORE_REASONS.items()) | web
 

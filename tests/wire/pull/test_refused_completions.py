@@ -19,7 +19,7 @@ def test_the_cause_names_what_was_refused_and_how_often(wire: Wire) -> None:
     assert cause["kind"] == "workflow_task_ready"
     assert cause["refusals"] == {
         "reason": "validation_failed",
-        "message": "commands.0.retry_policy.tries: is not known here",
+        "message": "commands.0.retry_policy.tries: is unknown",
         "count": 3,
         "last_at": "2026-01-01T00:10:02.000000Z",
     }

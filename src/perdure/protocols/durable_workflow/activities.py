@@ -1,4 +1,4 @@
-"""Standalone activities: started, described and listed as jobs, not as the runs that host them."""
+"""Standalone activities: start, describe, list. Their host runs are an internal detail."""
 
 import hashlib
 from typing import Annotated, Any
@@ -57,7 +57,7 @@ class StartActivityBody(Body):
     schedule_to_close_timeout_seconds: Seconds | None = None
     heartbeat_timeout_seconds: Seconds | None = None
     request_id: OptionalName = None
-    # As a workflow would spell them; refused so that nobody believes that they work.
+    # The names that workflow commands use. Refused rather than ignored silently.
     start_to_close_timeout: Absent = UNSET
     schedule_to_start_timeout: Absent = UNSET
     schedule_to_close_timeout: Absent = UNSET
@@ -91,9 +91,9 @@ class Activities:
 
     async def start(self, request: Request) -> Response:
         body = decode(request.body, StartActivityBody)
-        wanted = self._wanted(request, body)
+        activity_request = self._activity_request(request, body)
         operation = StartActivity(
-            wanted,
+            activity_request,
             named=body.activity_id is not None,
             request_id=body.request_id or None,
             digest=hashlib.sha256(request.body).hexdigest(),
@@ -114,10 +114,10 @@ class Activities:
         }
         return self.surface.answer(request, 200 if started.retained else 201, answer)
 
-    def _wanted(self, request: Request, body: StartActivityBody) -> ActivityRequest:
+    def _activity_request(self, request: Request, body: StartActivityBody) -> ActivityRequest:
         for name in _REFUSED:
             if getattr(body, name) is not UNSET:
-                raise InvalidRequest(name, f"is spelled {name}_seconds here")
+                raise InvalidRequest(name, f"is not supported here; use {name}_seconds")
         timeouts = ActivityTimeouts(
             schedule_to_start=body.schedule_to_start_timeout_seconds,
             start_to_close=body.start_to_close_timeout_seconds,
@@ -147,10 +147,10 @@ class Activities:
 
     async def describe(self, request: Request) -> Response:
         instance = Instance(request.namespace, request.params["activity_id"])
-        siblings = await self._engine.store.read_instance(instance)
-        if not siblings or siblings[-1].hosted is None:
+        runs = await self._engine.store.read_instance(instance)
+        if not runs or runs[-1].hosted is None:
             raise ActivityNotFound(f"activity {instance.workflow_id[:128]} does not exist")
-        run = await self._engine.store.read_run(siblings[-1].run_id)
+        run = await self._engine.store.read_run(runs[-1].run_id)
         if run is None:
             raise ActivityNotFound(f"activity {instance.workflow_id[:128]} does not exist")
         after = max(run.history_count - limits.ATTEMPT_EVENTS_SHOWN_MAX, 0)
@@ -180,7 +180,7 @@ class Activities:
 
 
 def _summary(run: Run) -> dict[str, Any]:
-    """One activity in a list, which knows nothing of its present attempt."""
+    """One activity in a list, without its attempts."""
     hosted = _hosted(run)
     return {
         "activity_id": run.workflow_id,
@@ -206,7 +206,7 @@ def _summary(run: Run) -> dict[str, Any]:
 
 
 def _view(run: Run) -> dict[str, Any]:
-    """One activity with what is known of its attempts."""
+    """One activity with its attempt count, heartbeat and deadlines."""
     hosted, activity = _hosted(run), _open_activity(run)
     available_at = run.started_at if activity is None else activity.available_at
     heartbeat_at = hosted.heartbeat_at if activity is None else activity.heartbeat_at
@@ -241,7 +241,7 @@ def _after(at: int, seconds: int | None) -> str | None:
     return None if seconds is None else instant.text(at + seconds * SECOND)
 
 
-# What history tells of the attempts ---------------------------------------------------------------
+# Attempts, read from history ----------------------------------------------------------------------
 
 
 class _Payload(Struct):
@@ -272,26 +272,30 @@ _ENDINGS = {
 
 
 def _attempts(run: Run, events: list[bytes]) -> dict[str, Any]:
-    """The newest attempts, oldest first; a lease that ended without a word has expired."""
+    """The newest attempts, oldest first; a lease that ended without an event has expired."""
     found: dict[int, dict[str, Any]] = {}
     for encoded in events:
         event = _decoder.decode(encoded)
-        told = event.payload
-        number = told.retry_after_attempt or told.attempt_number
+        payload = event.payload
+        number = payload.retry_after_attempt or payload.attempt_number
         if number is None:
             continue
         attempt = found.setdefault(
             number,
-            {"attempt_id": told.activity_attempt_id, "attempt_number": number, "status": "running"},
+            {
+                "attempt_id": payload.activity_attempt_id,
+                "attempt_number": number,
+                "status": "running",
+            },
         )
         if event.event_type == "ActivityStarted":
             attempt["started_at"] = event.recorded_at
         elif event.event_type in _ENDINGS:
-            late = told.timeout_kind is not None
+            late = payload.timeout_kind is not None
             attempt["status"] = "expired" if late else _ENDINGS[event.event_type]
             attempt["closed_at"] = event.recorded_at
-            attempt["message"] = told.message
-            attempt["exception_type"] = told.exception_type
+            attempt["message"] = payload.message
+            attempt["exception_type"] = payload.exception_type
     newest = max(found, default=0)
     activity = _open_activity(run)
     for number, attempt in found.items():
@@ -308,7 +312,7 @@ def _attempts(run: Run, events: list[bytes]) -> dict[str, Any]:
 
 
 def _result(run: Run, events: list[bytes]) -> Raw | None:
-    """The envelope of the result, as the worker gave it."""
+    """The envelope of the result, as the worker reported it."""
     if run.status is not RunStatus.COMPLETED or not events:
         return None
     event = _decoder.decode(events[-1])

@@ -1,4 +1,4 @@
-"""What may be leased from a queue, and what of it is used, as operators see it."""
+"""Lease capacity of a task queue and its current use, for operators."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,7 +28,7 @@ _DISPATCHES = {
 def admission(
     kind: str, load: Load, used: Sequence[tuple[Quota, Ledger]], *, is_throttled: bool, now: int
 ) -> dict[str, Any]:
-    """One kind of tasks of a queue. What has no limit is not told."""
+    """Admission of one task kind of a queue. Members of limits that are not set are left out."""
     view: dict[str, Any] = {
         "status": load.status,
         "budget_source": f"worker_registration.max_concurrent_{kind}_tasks",
@@ -46,7 +46,7 @@ def admission(
 
 
 def _add_quota(view: dict[str, Any], quota: Quota, ledger: Ledger, load: Load, now: int) -> bool:
-    """Tell of one quota; whether it is used up."""
+    """Add the members of one quota; return whether it is used up."""
     is_used_up = False
     if quota.dispatches_max is not None:
         count = dispatched(ledger, now)
@@ -55,7 +55,7 @@ def _add_quota(view: dict[str, Any], quota: Quota, ledger: Ledger, load: Load, n
         view.update(zip(_DISPATCHES[quota.scope], numbers, strict=True))
         is_used_up = not left
     if quota.leases_max is not None and quota.scope is Scope.NAMESPACE:
-        # A ledger names leases that may have ended, so it is no count.
+        # A ledger may name leases that have ended, so its length is not a count.
         view["server_max_active_leases_per_namespace"] = quota.leases_max
     elif quota.leases_max is not None:
         left = max(quota.leases_max - load.leased, 0)

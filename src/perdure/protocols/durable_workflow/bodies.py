@@ -1,4 +1,4 @@
-"""Request bodies, spelled as on the wire, and the words for what is wrong with them."""
+"""Request bodies with the names of the wire, their decoding and validation errors."""
 
 import re
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,7 +21,7 @@ Name255 = Annotated[str, Meta(min_length=1, max_length=255)]
 OptionalName = Annotated[str, Meta(max_length=255)] | None
 Seconds = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-"""What JSON calls a number may have any length; what is stored has 64 bits."""
+"""JSON numbers may have any length; stored ones have 64 bits."""
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TimeoutQueue = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PageSize = Annotated[int, Meta(ge=1, le=limits.HISTORY_PAGE_SIZE_CEILING)]
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Body(Struct, kw_only=True):
-    """A body; members that no field names are ignored."""
+    """A request body. Unknown members are ignored."""
 
 
 class StartBody(Body):
@@ -56,7 +56,7 @@ class StartBody(Body):
     observability_context: Absent = UNSET
     late_signal_tasks: Annotated[int, Meta(ge=0, le=limits.LATE_SIGNAL_TASKS_CEILING)] | None = None
     signals_per_task: Annotated[int, Meta(ge=1, le=limits.SIGNALS_PER_TASK_CEILING)] | None = None
-    # Named by older clients; refused so that nobody believes that they work.
+    # Sent by older clients. Refused rather than ignored silently.
     workflow_execution_timeout: Absent = UNSET
     workflow_run_timeout: Absent = UNSET
     workflow_task_timeout: Absent = UNSET
@@ -121,7 +121,7 @@ class UpdateBody(Body):
     observability_context: Absent = UNSET
     wait_for: str | None = None
     wait_timeout_seconds: Seconds | None = None
-    # Named by older clients; refused so that nobody believes that it works.
+    # Sent by older clients. Refused rather than ignored silently.
     wait_policy: Absent = UNSET
 
 
@@ -169,7 +169,7 @@ Amount = Annotated[float, Meta(ge=0)]
 
 
 class TaskSlots(Struct):
-    """How much more a worker can take."""
+    """Free task slots of a worker."""
 
     workflow_available: Count | None = None
     activity_available: Count | None = None
@@ -177,7 +177,7 @@ class TaskSlots(Struct):
 
 
 class ProcessMetrics(Struct):
-    """How the process of a worker is, and which one it is."""
+    """Resource use and identity of a worker process."""
 
     cpu_percent: Amount | None = None
     memory_bytes: Amount | None = None
@@ -188,9 +188,9 @@ class ProcessMetrics(Struct):
 
 
 def check_vitals(body: RegisterBody | WorkerHeartbeatBody) -> None:
-    """Refuse slots and metrics that make no sense; members that nobody knows are kept."""
-    told = ((body.task_slots, TaskSlots), (body.process_metrics, ProcessMetrics))
-    for name, (value, kind) in zip(("task_slots", "process_metrics"), told, strict=True):
+    """Refuse malformed slots and metrics. Unknown members are kept."""
+    given = ((body.task_slots, TaskSlots), (body.process_metrics, ProcessMetrics))
+    for name, (value, kind) in zip(("task_slots", "process_metrics"), given, strict=True):
         try:
             msgspec.convert(members_of(value), kind, strict=False)
         except msgspec.ValidationError as error:
@@ -212,11 +212,11 @@ class PollBody(Body):
     task_kinds: Annotated[list[str], Meta(min_length=1, max_length=16)] | None = None
 
 
-def poll_timeout(asked_seconds: int | None, default: int) -> int:
-    """How long a poll waits: as long as it asks, at most a minute, or as the server says."""
-    if asked_seconds is None:
+def poll_timeout(requested_seconds: int | None, default: int) -> int:
+    """How long a poll waits: as long as requested, at most a minute, else the default."""
+    if requested_seconds is None:
         return default
-    return min(asked_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
+    return min(requested_seconds * limits.SECOND, limits.POLL_TIMEOUT_MAX)
 
 
 class ValidationLease(Body):
@@ -394,7 +394,7 @@ class FailQueryBody(QueryLeaseBody):
 
 
 def require_in_order(shorter: int | None, longer: int | None, field: str) -> None:
-    """Of two time-outs, one that spans the other may not be shorter."""
+    """Refuse a time-out that is longer than the one that contains it."""
     if shorter is not None and longer is not None and shorter > longer:
         raise InvalidRequest(field, f"must not be longer than {longer} s")
 
@@ -403,14 +403,14 @@ _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """A body as its type. 400 for what is no JSON, 422 with dotted paths for what does not fit."""
+    """Decode a body. 400 if it is not JSON; 422 with dotted paths if a member is invalid."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=False)
     try:
         if not body.isascii():
-            # Members that are carried unopened are not looked at by the decoder, and whatever
-            # is stored is spliced into answers: bytes that are no text would spoil them all.
+            # The decoder skips raw members, and stored bytes are spliced into answers: bytes
+            # that are not UTF-8 would make the whole answer invalid.
             body.decode()
         number = find_large_number(body)
         if number is not None:
@@ -434,7 +434,7 @@ _AT = re.compile(r" - at `\$([^`]*)`$")
 
 
 def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
-    """The path and the words of what did not fit."""
+    """The dotted path and a readable message of a decoding error."""
     text = str(error)
     at = _AT.search(text)
     path = at.group(1) if at else ""
@@ -447,7 +447,7 @@ def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
     unknown = _UNKNOWN.match(text)
     if unknown:
         field = f"{field}.{unknown.group(1)[:64]}".strip(".")
-        text = "is not known here"
+        text = "is unknown"
     if text.startswith("Expected `null`"):
         text = "belongs to another type of command"
     return InvalidRequest(f"{prefix}.{field}".strip(".") or "body", text)

@@ -1,4 +1,4 @@
-"""Build ids of a queue as operators see and steer them: drained, going on, promoted."""
+"""Build ids of a queue for operators: list, drain, resume, promote."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from perdure.web.message import Request, Response
 
 class BuildIdBody(Body):
     build_id: OptionalName
-    """It must be said, so that nobody means the workers without a build by mistake."""
+    """Required, so that null (workers without a build) cannot be sent by omission."""
 
 
 class BuildIds:
@@ -40,13 +40,13 @@ class BuildIds:
         namespace, queue = request.namespace, require_queue(request)
         await self._engine.refresh_workers()
         rollout = await ROLLOUT.read(self._engine.store, namespace, queue)
-        crew = [
+        workers = [
             worker
             for worker in self._engine.workers.values()
             if (worker.namespace, worker.queue) == (namespace, queue)
             and worker.deregistered_at is None
         ]
-        found = standings(rollout or NOTHING_WANTED, crew, self._clock.now())
+        found = standings(rollout or NOTHING_WANTED, workers, self._clock.now())
         most = limits.BUILD_IDS_LISTED_MAX
         answer = {
             "namespace": namespace,
@@ -81,7 +81,7 @@ class BuildIds:
 
 
 def require_queue(request: Request) -> str:
-    """The queue that a path names. It need not exist."""
+    """The queue named in the path. It need not exist."""
     queue = request.params["task_queue"]
     if len(queue) > limits.NAME_LENGTH_MAX:
         raise InvalidRequest("task_queue", f"at most {limits.NAME_LENGTH_MAX} characters")
@@ -93,7 +93,7 @@ def _intent_view(intent: Intent) -> dict[str, Any]:
         "drain_intent": intent.drain_intent,
         "drained_at": instant.text_or_none(intent.drained_at),
         "promoted_at": instant.text_or_none(intent.promoted_at),
-        # Nothing here is ever rolled back: another build is promoted.
+        # There is no roll-back; operators promote another build instead.
         "rolled_back_at": None,
         "new_start_selected": intent.is_selected,
     }

@@ -27,11 +27,11 @@ from perdure.store.interface import Instance
 from perdure.web.message import Request, Response
 
 MINOR_MIN = 20
-"""The worker protocol that brought this."""
+"""The minor version of the worker protocol that introduced cooperative cancellation."""
 
 
 class Cancellations:
-    """Handlers of requests to cancel, and of what follows from them."""
+    """Handlers of cancellation requests, their delivery and their acknowledgement."""
 
     def __init__(self, engine: Engine, control: ControlSurface, worker: WorkerSurface) -> None:
         self._engine = engine
@@ -115,7 +115,7 @@ class Cancellations:
 
 
 def require_cooperative_protocol(request: Request) -> None:
-    """Refuse workers of an older protocol in words that say what they lack."""
+    """Refuse workers of an older protocol and name the version that they need."""
     if protocol_minor(request) < MINOR_MIN:
         raise CooperativeCancellationUnavailable(
             f"cooperative cancellation needs worker protocol 1.{MINOR_MIN}",
@@ -124,7 +124,7 @@ def require_cooperative_protocol(request: Request) -> None:
 
 
 def cancellation_request(observation: Observation) -> dict[str, str]:
-    """A request as clients and workers see it. The token leads to the whole history."""
+    """A cancellation request. Its token reads the history from the beginning."""
     return {
         "request_id": observation.request_id,
         "requested_at": instant.text(observation.requested_at),
@@ -134,25 +134,27 @@ def cancellation_request(observation: Observation) -> dict[str, str]:
 
 
 def acknowledgement_member(acknowledgement: Acknowledgement | None) -> dict[str, Any]:
-    """What a worker is told that has to stop an attempt and say so."""
+    """The member that asks a worker to stop an attempt and to acknowledge it."""
     if acknowledgement is None:
         return {}
-    told = {
+    member = {
         "request_id": acknowledgement.request_id,
         "root_request_id": acknowledgement.root_request_id,
         "cleanup_deadline_at": instant.text(acknowledgement.deadline_at),
         "cancellation_history_event_id": acknowledgement.event_id,
         "callback_state": "stopped" if acknowledgement.is_stopped else "unknown",
     }
-    return {"cancellation_acknowledgement": told}
+    return {"cancellation_acknowledgement": member}
 
 
 def _boundary(body: bodies.DeliverCancellationBody) -> Boundary:
     kind, operation = body.call_kind, body.operation_sequence
     if kind != "parallel" and body.sequence_span != 1:
-        raise InvalidRequest("sequence_span", "is 1 but for parallel calls")
+        raise InvalidRequest("sequence_span", "must be 1 except for parallel calls")
     if kind != "selection_handle" and (operation, body.operation_sequence_span) != (None, 1):
-        raise InvalidRequest("operation_sequence", "comes with a selection handle, and no other")
+        raise InvalidRequest(
+            "operation_sequence", "is required with a selection handle, and not allowed otherwise"
+        )
     if kind == "selection_handle":
         if operation is None:
             raise InvalidRequest("operation_sequence", "is required")

@@ -1,7 +1,7 @@
-"""What every command may say, and which of it belongs to few of them.
+"""Members that belong to some commands only, refused by the decoder on all others.
 
-A member that its command does not have of its own may be null or absent and nothing else. The
-decoder sees to that, so that nobody has to look at commands once more.
+A command that does not define such a member accepts it as null or absent. So commands need no
+second check after decoding.
 """
 
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    # Whatever the commands make of it that have it.
+    # Commands that have the member override its type.
     Foreign = Any
 else:
     Foreign = None
@@ -18,7 +18,7 @@ Codec = Literal["avro"]
 
 
 class Wire(Struct, tag_field="type", kw_only=True):
-    """A command as it is sent; its `type` names it."""
+    """A command on the wire, tagged by its `type`."""
 
     retry_policy: Foreign = None
     start_to_close_timeout: Foreign = None

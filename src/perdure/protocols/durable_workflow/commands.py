@@ -1,4 +1,4 @@
-"""Workflow-task commands: from the wire to the core."""
+"""Workflow-task commands: decoded from the wire, validated, translated to those of the core."""
 
 import re
 from typing import Annotated, Any, Literal, assert_never
@@ -77,7 +77,7 @@ class WireScheduleActivity(Grouped, tag="schedule_activity", kw_only=True):
     schedule_to_start_timeout: Seconds | None = None
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
-    # As the documents of the PHP SDK spell them.
+    # Names in the documentation of the PHP SDK.
     start_to_close_timeout_seconds: Seconds | None = None
     schedule_to_start_timeout_seconds: Seconds | None = None
     schedule_to_close_timeout_seconds: Seconds | None = None
@@ -234,7 +234,7 @@ WireCommand = (
 
 
 class StickyCache(Struct):
-    """That a worker keeps the history of the run, and for how long."""
+    """Sticky cache of a worker: whether it keeps the run in memory, and for how long."""
 
     worker_id: Name255
     workflow_id: Name255
@@ -248,7 +248,7 @@ class CompleteTaskBody(StreamReport, kw_only=True):
 
 
 def keeping_time(body: CompleteTaskBody, run_id: str) -> int | None:
-    """For how long its worker keeps the run. A claim for another worker or run says nothing."""
+    """For how long the worker caches the run; None if the claim names another worker or run."""
     claim = body.sticky_cache
     if claim is None or (claim.worker_id, claim.run_id) != (body.lease_owner, run_id):
         return None
@@ -260,7 +260,7 @@ _NO_ARGUMENTS = b"null"
 
 
 def translate_commands(wire: list[WireCommand], bounds: Bounds) -> list[c.Command]:
-    """The commands in our words. Refuses payloads and options that make no sense."""
+    """The commands of the core. Refuses invalid payloads and options."""
     return [_translate(command, f"commands.{index}", bounds) for index, command in enumerate(wire)]
 
 
@@ -385,11 +385,11 @@ def _schedule_activity(wire: WireScheduleActivity, at: str) -> c.ScheduleActivit
 
 
 def _one_of(seconds: int | None, other: int | None, at: str) -> int | None:
-    """A time-out under either of its names."""
+    """A time-out that the wire spells in two ways."""
     if other is None or seconds == other:
         return seconds
     if seconds is not None:
-        raise InvalidRequest(at, "names a time-out twice, with different seconds")
+        raise InvalidRequest(at, "has two names with different seconds; send one of them")
     return other
 
 
@@ -456,7 +456,7 @@ def _start_service_operation(
 
 
 def require_workflow_type(workflow_type: str | None, field: str) -> None:
-    """Refuse a type that no workflow may have."""
+    """Refuse the reserved workflow type."""
     if workflow_type == HOST_TYPE:
         raise InvalidRequest(field, f"{HOST_TYPE} is reserved for standalone activities")
 
@@ -470,7 +470,7 @@ def require_call_options(
     idempotency_key: str | None,
     prefix: str,
 ) -> None:
-    """Refuse options of a call that make no sense, or that nobody would carry out."""
+    """Refuse invalid and unsupported options of a service call."""
     if mode not in (None, "sync", "async"):
         raise InvalidRequest(f"{prefix}mode_override", "must be sync or async")
     if wait_for not in (None, "accepted", "completed"):
@@ -478,7 +478,9 @@ def require_call_options(
     if duplicate_policy not in (None, "fail"):
         raise InvalidRequest(f"{prefix}duplicate_start_policy", "must be fail")
     if target_run_id is not None:
-        raise InvalidRequest(f"{prefix}target_workflow_run_id", "every call has a run of its own")
+        raise InvalidRequest(
+            f"{prefix}target_workflow_run_id", "is not supported: every call starts its own run"
+        )
     if idempotency_key is not None and not idempotency_key.isprintable():
         raise InvalidRequest(f"{prefix}idempotency_key", "must be printable")
 
@@ -515,7 +517,7 @@ def check_search_attributes(
     bounds: Bounds,
     key_form: re.Pattern[str] = _STARTED_KEY,
 ) -> None:
-    """Bounds and shapes of search attributes, before anything is changed."""
+    """Check bounds and types of search attributes before anything is changed."""
     if len(attributes) > bounds.search_attributes_max:
         raise InvalidRequest(at, f"at most {bounds.search_attributes_max} search attributes")
     require_storable(attributes, at)
@@ -523,7 +525,7 @@ def check_search_attributes(
     for key, value in attributes.items():
         too_long = len(key) > bounds.search_attribute_key_length_max
         if too_long or key_form.fullmatch(key) is None:
-            raise InvalidRequest(at, f"{key[:64]!r} is no name for a search attribute")
+            raise InvalidRequest(at, f"{key[:64]!r} is not a valid name of a search attribute")
         is_list = isinstance(value, list)
         for item in value if is_list else [value]:
             is_scalar = item is None or isinstance(item, str | int | float | bool)
@@ -540,7 +542,7 @@ def check_search_attributes(
 
 
 def group_path(wire: Grouped, at: str) -> list[dict[str, Any]] | None:
-    """The place of a step in its groups, outermost first."""
+    """The position of a step in its parallel groups, outermost first."""
     path = wire.parallel_group_path
     if not path:
         return None

@@ -1,4 +1,4 @@
-"""The control plane: starting, looking at and commanding workflows."""
+"""The control plane: start, read and command workflows."""
 
 import asyncio
 import hashlib
@@ -58,9 +58,9 @@ from perdure.store.interface import Instance, Store
 from perdure.web.message import Request, Response
 
 _EVENTS_SHOWN = 100
-"""How many events a page has whose size was left open."""
+"""Page size of a history request that names none."""
 _FOLLOWED_RUNS = 100
-"""How many links of a chain one description follows while the chain grows."""
+"""How many continued runs one description follows while the chain grows."""
 
 
 class ControlPlane:
@@ -103,23 +103,25 @@ class ControlPlane:
             )
         }
 
-    # Starting ------------------------------------------------------------------------------------
+    # Start --------------------------------------------------------------------------------------
 
     async def start(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.StartBody)
-        wanted = self._start_request(request, body)
+        start_request = self._start_request(request, body)
         policy = body.duplicate_policy or "fail"
         if policy not in ("fail", "use-existing"):
             raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
-        operation = naming(request, StartWorkflow(wanted, use_existing=policy == "use-existing"))
+        operation = naming(
+            request, StartWorkflow(start_request, use_existing=policy == "use-existing")
+        )
         started: Started
         try:
             started = await self._engine.submit(operation)
         except TaskQueueDraining:
-            # Another node may know of a worker, or of a build that goes on.
+            # Another node may have registered a worker, or resumed a build.
             started = await self._engine.submit_knowing_workers(operation)
         answer = {
-            "workflow_id": wanted.workflow_id,
+            "workflow_id": start_request.workflow_id,
             "run_id": started.run_id,
             "workflow_type": started.workflow_type,
             "namespace": request.namespace,
@@ -144,7 +146,7 @@ class ControlPlane:
         check_search_attributes(attributes, "search_attributes", self._bounds)
         execution, run_timeout = body.execution_timeout_seconds, body.run_timeout_seconds
         if execution is not None and run_timeout is not None and run_timeout > execution:
-            # The SDKs send both with defaults; the shorter one simply rules.
+            # The SDKs send both with defaults; the shorter one applies.
             run_timeout = execution
         namespace, queue = request.namespace, body.task_queue or "default"
         arguments, plain = read_input(body.input, "input")
@@ -178,7 +180,7 @@ class ControlPlane:
         )
 
     def _frame_of_fleet(self, namespace: str, queue: str, workflow_type: str) -> Frame:
-        """The frame of the newest live worker that could take the run; a guess until it does."""
+        """The frame of the newest live worker that could take the run: a guess until one does."""
         now = self._clock.now()
         able: list[Worker] = [
             worker
@@ -190,7 +192,7 @@ class ControlPlane:
         newest = max(able, key=lambda worker: worker.registered_at, default=None)
         return Frame.VALUE if newest is None else newest.frame
 
-    # Reading -------------------------------------------------------------------------------------
+    # Read ---------------------------------------------------------------------------------------
 
     async def list_workflows(self, request: Request) -> Response:
         page = await read_workflows(self._engine.store, request.namespace, request.query)
@@ -202,35 +204,34 @@ class ControlPlane:
         return self.surfaces["list"].answer(request, 200, answer)
 
     async def describe(self, request: Request) -> Response:
-        siblings = await self._siblings(request)
-        run = await self._engine.store.read_run(siblings[-1].run_id)
+        runs = await self._runs(request)
+        run = await self._engine.store.read_run(runs[-1].run_id)
         for _ in range(_FOLLOWED_RUNS):
             if run is not None and run.continued_to_run_id is None:
                 break
-            # It went on between the two reads, or was pruned: the end of a link is not the end
-            # of the chain.
-            siblings = await self._siblings(request)
-            run = await self._engine.store.read_run(siblings[-1].run_id)
+            # It continued as new between the two reads, or was pruned: find the newest run again.
+            runs = await self._runs(request)
+            run = await self._engine.store.read_run(runs[-1].run_id)
         if run is None:
-            raise _gone(siblings[-1])
-        return await self._described(request, "describe", run, siblings)
+            raise _pruned_run(runs[-1])
+        return await self._described(request, "describe", run, runs)
 
     async def describe_run(self, request: Request) -> Response:
-        siblings = await self._siblings(request)
-        known = self._require_run(request, siblings)
+        runs = await self._runs(request)
+        known = self._require_run(request, runs)
         run = await self._engine.store.read_run(known.run_id)
         if run is None:
-            raise _gone(known)
-        return await self._described(request, "describe_run", run, siblings)
+            raise _pruned_run(known)
+        return await self._described(request, "describe_run", run, runs)
 
     async def _described(
-        self, request: Request, operation: str, run: Run, siblings: list[Run]
+        self, request: Request, operation: str, run: Run, runs: list[Run]
     ) -> Response:
         availability = await staffing_for(self._engine, run, self._clock.now())
         view = await views.description(
             self._engine.store,
             run,
-            siblings,
+            runs,
             availability=availability,
             can_query=self._can_query,
             bounds=self._bounds,
@@ -240,25 +241,23 @@ class ControlPlane:
         return self.surfaces[operation].answer(request, 200, view)
 
     def _refused(self, run: Run) -> Refused | None:
-        """What was said against the reports on the task that an open run stands at."""
+        """The last refusal of a report on the open workflow task, if there was one."""
         if run.is_closed or run.task is None:
             return None
         return self._refusals.find(workflow_task_id(run, run.task))
 
     async def list_runs(self, request: Request) -> Response:
-        siblings = await self._siblings(request)
+        runs = await self._runs(request)
         answer = {
             "workflow_id": request.params["workflow_id"],
-            "run_count": len(siblings),
-            "runs": [
-                {**views.summary(run), "is_current_run": run is siblings[-1]} for run in siblings
-            ],
+            "run_count": len(runs),
+            "runs": [{**views.summary(run), "is_current_run": run is runs[-1]} for run in runs],
         }
         return self.surfaces["list_runs"].answer(request, 200, answer)
 
     async def history(self, request: Request) -> Response:
-        siblings = await self._siblings(request)
-        run = self._require_run(request, siblings)
+        runs = await self._runs(request)
+        run = self._require_run(request, runs)
         query = request.query
         after = 0
         if query.get("next_page_token"):
@@ -273,12 +272,12 @@ class ControlPlane:
             events = await self._await_events(request, run, after, size + 1)
         else:
             events = await self._engine.store.read_history(run.run_id, after, size + 1)
-        if not events and run.history_count > after and await self._is_gone(run):
-            raise _gone(run)
+        if not events and run.history_count > after and await self._is_pruned(run):
+            raise _pruned_run(run)
         page = events[:size]
         token = tokens.history_token(after + size) if len(events) > size else None
         if token is None and waits and not run.is_closed:
-            # A reader that follows the run needs a place to go on from.
+            # A reader that follows the run needs a token to continue from.
             token = tokens.history_token(after + len(page))
         answer = {
             "workflow_id": run.workflow_id,
@@ -288,13 +287,13 @@ class ControlPlane:
         }
         return self.surfaces["history"].answer(request, 200, answer)
 
-    async def _is_gone(self, run: Run) -> bool:
+    async def _is_pruned(self, run: Run) -> bool:
         return await self._engine.store.read_run(run.run_id) is None
 
     async def _await_events(
         self, request: Request, run: Run, after: int, limit: int
     ) -> list[bytes]:
-        """Events behind a place, or those that come next; none when the time is up."""
+        """Events after a sequence; waits for the next ones, and returns none when time is up."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + self._poll_timeout / limits.SECOND
         with self._watchers.watching(run.run_id) as watch:
@@ -302,26 +301,26 @@ class ControlPlane:
             while True:
                 watch.looks()
                 events = await self._engine.store.read_history(run.run_id, after, limit)
-                # Not every change is an event: a lease, a sign of life, a signal that waits.
+                # Not every change is an event: leases, heartbeats, pending signals.
                 if events or watch.is_over or not await watch.wait(ends_at - loop.time()):
                     return events
 
-    async def _siblings(self, request: Request) -> list[Run]:
+    async def _runs(self, request: Request) -> list[Run]:
         instance = Instance(request.namespace, request.params["workflow_id"])
         found = list(await self._engine.store.read_instance(instance))
         if not found:
             raise InstanceNotFound(f"workflow {instance.workflow_id[:128]} does not exist")
         return found
 
-    def _require_run(self, request: Request, siblings: list[Run]) -> Run:
+    def _require_run(self, request: Request, runs: list[Run]) -> Run:
         run_id = request.params["run_id"]
-        for run in siblings:
+        for run in runs:
             if run.run_id == run_id:
                 return run
         workflow_id = request.params["workflow_id"]
         raise RunNotFound(f"workflow {workflow_id[:128]} has no run {run_id[:64]}")
 
-    # Commanding ----------------------------------------------------------------------------------
+    # Commands ------------------------------------------------------------------------------------
 
     async def signal(self, request: Request) -> Response:
         name = require_signal_name(request.params["name"], self._bounds)
@@ -390,7 +389,7 @@ class ControlPlane:
 def command_target(
     request: Request, request_id: str | None, name: bytes, *arguments: bytes | None
 ) -> CommandTarget:
-    """What a command is meant for, and a digest of what it asks."""
+    """The target of a command, and a digest of its content."""
     intent = b"\0".join(part or b"" for part in (name, *arguments))
     whole, named = hashlib.sha256(intent).hexdigest(), hashlib.sha256(name).hexdigest()
     return CommandTarget(
@@ -411,12 +410,12 @@ _FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
 
 
 def _flag(query: dict[str, str], name: str) -> bool:
-    told = _FLAGS.get(query.get(name, "").lower())
-    if told is None:
+    value = _FLAGS.get(query.get(name, "").lower())
+    if value is None:
         raise InvalidRequest(name, "must be true or false")
-    return told
+    return value
 
 
-def _gone(run: Run) -> RunNotFound:
-    """A run that was pruned after it had been found."""
+def _pruned_run(run: Run) -> RunNotFound:
+    """The error for a run that was pruned after it had been found."""
     return RunNotFound(f"run {run.run_id} of workflow {run.workflow_id[:128]} does not exist")

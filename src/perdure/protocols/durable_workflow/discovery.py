@@ -36,15 +36,15 @@ class Discovery:
         self.is_draining = False
 
     async def health(self, request: Request) -> Response:
-        trouble = await self._store_watch.trouble()
+        error = await self._store_watch.trouble()
         body: dict[str, Any] = {
-            "status": "serving" if trouble is None else "degraded",
+            "status": "serving" if error is None else "degraded",
             "timestamp": instant.text(self._clock.now()),
-            "checks": {"database": "ok" if trouble is None else "unavailable"},
+            "checks": {"database": "ok" if error is None else "unavailable"},
         }
-        if trouble is not None:
-            body["storage"] = _trouble_view(trouble)
-        return self._surface.answer(200 if trouble is None else 503, body)
+        if error is not None:
+            body["storage"] = _error_view(error)
+        return self._surface.answer(200 if error is None else 503, body)
 
     async def ready(self, request: Request) -> Response:
         default = self._namespaces.default
@@ -77,10 +77,10 @@ class Discovery:
             namespace |= self._retention
         if self._storage_policy is not None and namespace["exists"]:
             namespace["external_payload_storage"] = self._storage_policy
-        trouble = self._store_watch.known_trouble
+        error = self._store_watch.known_trouble
         info = {
             **self._info,
-            "storage": _database_check(trouble),
+            "storage": _database_check(error),
             "clock": clock_view(self._clock),
             "namespace": namespace,
         }
@@ -88,18 +88,18 @@ class Discovery:
 
 
 def clock_view(clock: Clock) -> dict[str, Any]:
-    """Whose time this node goes by, and how far it is ahead of a clock that went back."""
+    """The source of this node's time, and how far it is ahead of a clock that was set back."""
     if not isinstance(clock, FollowingClock):
         return {"source": "process", "ahead_seconds": 0.0}
     return {"source": "database", "ahead_seconds": round(clock.ahead_us / SECOND, 3)}
 
 
-def _database_check(trouble: Unavailable | None) -> dict[str, Any]:
-    if trouble is None:
+def _database_check(error: Unavailable | None) -> dict[str, Any]:
+    if error is None:
         return {"status": "ok"}
-    return {"status": "unavailable", **_trouble_view(trouble)}
+    return {"status": "unavailable", **_error_view(error)}
 
 
-def _trouble_view(trouble: Unavailable) -> dict[str, Any]:
-    """Which refusal every change gets now. The message may name hosts and stays in the log."""
-    return {"reason": trouble.reason}
+def _error_view(error: Unavailable) -> dict[str, Any]:
+    """The reason with which changes are refused now. The message may name hosts: log only."""
+    return {"reason": error.reason}

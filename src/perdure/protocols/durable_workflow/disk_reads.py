@@ -1,4 +1,4 @@
-"""Reading the disk in a task, as handlers without one must."""
+"""Disk reads in an asyncio task, for handlers that do not run in one."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,5 +8,5 @@ T = TypeVar("T")
 
 
 def apart(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-    """A reading in a task of its own, to be awaited at once."""
+    """Start a read in its own task; the caller awaits it at once."""
     return asyncio.get_running_loop().create_task(reading)

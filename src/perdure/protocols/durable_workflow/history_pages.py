@@ -1,4 +1,4 @@
-"""Pages of histories, as workers get them."""
+"""Pages of history for workers."""
 
 import base64
 import zlib
@@ -17,7 +17,7 @@ from perdure.protocols.durable_workflow.bodies import HistoryPageBody, PollBody
 def history_page(
     events: list[bytes], after: int, size: HistorySize, budget: Budget, encoding: str | None
 ) -> dict[str, Any]:
-    """One page of history, compressed when the worker asks and it is worth it."""
+    """One page of history, compressed if the worker accepts it and the page is large enough."""
     last = after + len(events)
     more = last < size.events and events
     page = budget_members(size, budget)
@@ -37,13 +37,13 @@ def history_page(
 
 
 def page_size(body: PollBody | HistoryPageBody, bounds: Bounds) -> int:
-    """How many events a page has: as many as were asked for, if that is not too many."""
-    asked = body.history_page_size
-    if asked is None:
+    """Number of events of a page: as requested, up to the bound."""
+    requested = body.history_page_size
+    if requested is None:
         return bounds.history_page_size_default
-    if asked > bounds.history_page_size_max:
+    if requested > bounds.history_page_size_max:
         raise InvalidRequest("history_page_size", f"at most {bounds.history_page_size_max}")
-    return asked
+    return requested
 
 
 def budget_members(size: HistorySize, budget: Budget) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What clients send to a workflow by name: the name, and its input."""
+"""Names and inputs of signals, queries, updates and starts, as clients send them."""
 
 from typing import Any
 
@@ -32,14 +32,14 @@ def read_input(raw: Absent, field: str) -> tuple[bytes | None, bytes | None]:
 
 
 def require_signal_name(name: str, bounds: Bounds) -> str:
-    """A name that clients may send signals under."""
+    """A valid signal name that is not reserved."""
     if name == MESSAGE_SIGNAL:
         raise InvalidRequest("signal_name", "is reserved for message streams")
     return require_operation_name(name, "signal_name", bounds)
 
 
 def require_own_signals(contracts: dict[str, Any]) -> None:
-    """Refuse code that takes signals of the reserved name: they would not reach it."""
+    """Refuse code that declares the reserved signal: such signals would not reach it."""
     for workflow_type, contract in contracts.items():
         names = contract.get("signals") if isinstance(contract, dict) else None
         if isinstance(names, list) and MESSAGE_SIGNAL in names:

@@ -1,4 +1,4 @@
-"""The command by which a worker tells what it did itself: from the wire to the core."""
+"""The command that records a local activity: decoded, validated, translated to the core."""
 
 from typing import Annotated, Literal
 
@@ -62,21 +62,23 @@ class WireRecordLocalActivity(Wire, tag="record_local_activity", kw_only=True):
     schedule_to_close_timeout: Seconds | None = None
     heartbeat_timeout: Seconds | None = None
     payload_codec: Codec | None = None
-    # What belongs to activities of a queue, or to prepared ones: said, it would be a mistake.
+    # Members of queue activities and of prepared ones: a mistake here, so refused.
     queue: Foreign = None
     cancellation_policy: Foreign = None
     parallel_group_path: Foreign = None
 
 
 def translate_local_activity(wire: WireRecordLocalActivity, at: str) -> RecordLocalActivity:
-    """In our words. Refuses a story that contradicts itself."""
+    """The command of the core. Refuses reports that contradict themselves."""
     close = wire.schedule_to_close_timeout
     require_in_order(wire.start_to_close_timeout, close, f"{at}.start_to_close_timeout")
     require_in_order(wire.heartbeat_timeout, wire.start_to_close_timeout, f"{at}.heartbeat_timeout")
     _require_consistent(wire, at)
     result = require_payload(wire.result, f"{at}.result")
     if (wire.result is not UNSET) != (wire.outcome == "completed"):
-        raise InvalidRequest(f"{at}.result", "comes with an activity that completed, and no other")
+        raise InvalidRequest(
+            f"{at}.result", "is required if the activity completed, and not allowed otherwise"
+        )
     return RecordLocalActivity(
         activity_type=wire.activity_type,
         arguments=require_payload(wire.arguments, f"{at}.arguments") or b"null",
@@ -99,19 +101,24 @@ def _require_consistent(wire: WireRecordLocalActivity, at: str) -> None:
         if attempt.attempt_number != index + 1:
             raise InvalidRequest(f"{here}.attempt_number", f"must be {index + 1}")
         if (attempt.outcome == "timed_out") != (attempt.timeout_kind is not None):
-            raise InvalidRequest(f"{here}.timeout_kind", "comes with a time-out, and no other")
+            raise InvalidRequest(
+                f"{here}.timeout_kind", "is required for a time-out, and not allowed otherwise"
+            )
         if attempt.outcome != "completed" and attempt.message is None:
             raise InvalidRequest(f"{here}.message", "is required")
         if attempt is not last and attempt.outcome not in ("failed", "timed_out"):
-            raise InvalidRequest(f"{here}.outcome", "nothing is tried again after this")
+            raise InvalidRequest(
+                f"{here}.outcome",
+                "must be failed or timed_out: only these are followed by an attempt",
+            )
     if sum(len(attempt.heartbeats or ()) for attempt in wire.attempts) > (
         limits.LOCAL_HEARTBEATS_MAX
     ):
         most = limits.LOCAL_HEARTBEATS_MAX
         raise InvalidRequest(f"{at}.attempts", f"at most {most} heartbeats in all")
-    told = (wire.outcome, wire.timeout_kind, wire.exception_type, bool(wire.non_retryable))
-    if told != (last.outcome, last.timeout_kind, last.exception_type, bool(last.non_retryable)):
-        raise InvalidRequest(f"{at}.outcome", "must be that of the last attempt")
+    overall = (wire.outcome, wire.timeout_kind, wire.exception_type, bool(wire.non_retryable))
+    if overall != (last.outcome, last.timeout_kind, last.exception_type, bool(last.non_retryable)):
+        raise InvalidRequest(f"{at}.outcome", "must equal the outcome of the last attempt")
     if wire.outcome != "completed" and wire.message is None:
         raise InvalidRequest(f"{at}.message", "is required")
 

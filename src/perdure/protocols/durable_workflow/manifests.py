@@ -1,4 +1,4 @@
-"""What the server says about itself. It advertises only what works."""
+"""Cluster info and server capabilities. Only implemented features are advertised."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ CLIENT_COMPATIBILITY: dict[str, Any] = {
 
 
 def structural_limits(bounds: Bounds, body_bytes_max: int) -> dict[str, int]:
-    """What one run may hold, and from where on it is told."""
+    """Bounds of one run, and the thresholds of its warnings."""
     return {
         "pending_activity_count": bounds.pending_activities_max,
         "pending_child_count": bounds.pending_children_max,
@@ -188,7 +188,7 @@ SYNCHRONOUS_UPDATE_VALIDATION: dict[str, Any] = {
         "response_discriminator": "task.task_kind",
     },
 }
-"""How a worker is asked about an update before it is accepted."""
+"""Validation of updates by a worker before they are accepted."""
 
 LOCAL_ACTIVITIES: dict[str, Any] = {
     "supported": True,
@@ -198,11 +198,11 @@ LOCAL_ACTIVITIES: dict[str, Any] = {
     "max_attempts": limits.LOCAL_ATTEMPTS_MAX,
     "max_heartbeats": limits.LOCAL_HEARTBEATS_MAX,
 }
-"""Work that a workflow worker does itself, under the lease of its task."""
+"""Local activities: run by a workflow worker under the lease of its task."""
 
 
 LOCAL_POLICIES = ("try_cancel", "wait_cancellation_completed")
-"""What a prepared local activity may ask to become of it when its code is cancelled."""
+"""Cancellation policies of prepared local activities."""
 
 WORKER_SESSIONS: dict[str, Any] = {
     "supported": True,
@@ -213,7 +213,7 @@ WORKER_SESSIONS: dict[str, Any] = {
     "default_lease_seconds": LEASE_SECONDS,
     "default_ttl_seconds": TTL_SECONDS,
 }
-"""Activities that one worker shall do, one owner at a time."""
+"""Worker sessions: activities bound to one worker, one owner at a time."""
 
 OBSERVABILITY_CONTEXT: dict[str, Any] = {
     "supported": True,
@@ -225,7 +225,7 @@ OBSERVABILITY_CONTEXT: dict[str, Any] = {
     "max_links": limits.TRACE_LINKS_MAX,
     "max_links_bytes": limits.TRACE_LINKS_BYTES_MAX,
 }
-"""How traces are carried. The SDK takes it only if it is exactly this."""
+"""The form of trace contexts. SDKs accept it only if it is exactly this."""
 
 
 WORKFLOW_STREAMS: dict[str, Any] = {
@@ -241,7 +241,7 @@ WORKFLOW_STREAMS: dict[str, Any] = {
     "max_pending_items": limits.STREAM_PENDING_ITEMS_MAX,
     "retention_seconds_default": limits.STREAM_RETENTION_SECONDS_DEFAULT,
 }
-"""Streams that runs put out, and their bounds."""
+"""Output streams of runs, and their bounds."""
 
 
 def server_capabilities(
@@ -252,7 +252,7 @@ def server_capabilities(
     cadence: Cadence,
     bounds: Bounds,
 ) -> dict[str, Any]:
-    """What a worker may rely on."""
+    """Capabilities of this server for workers."""
     encodings = ["gzip", "deflate"]
     return {
         "long_poll_timeout": poll_timeout // limits.SECOND,
@@ -318,7 +318,7 @@ def cluster_info(
     body_bytes_max: int,
     bounds: Bounds,
 ) -> dict[str, Any]:
-    """The discovery document, as the published SDKs validate it."""
+    """The discovery document, in the form that the published SDKs validate."""
     return {
         "server_id": server_id,
         "version": version,

@@ -1,4 +1,4 @@
-"""Memo entries are shown to people, so those that were uploaded are put back in their place."""
+"""Memos whose payloads were uploaded apart: read back and stored inline, so they can be shown."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from perdure.store.interface import PayloadKey, Store
 async def inline_memos(
     store: Store, namespace: str, commands: list[WireCommand], bounds: Bounds
 ) -> None:
-    """Replace references in `upsert_memo` by what they refer to."""
+    """Replace references to external payloads in `upsert_memo` commands by the payloads."""
     for index, command in enumerate(commands):
         if isinstance(command, WireUpsertMemo) and MARK in bytes(command.entries):
             at = f"commands.{index}.entries"
@@ -30,7 +30,7 @@ async def inline_memos(
 async def inline_envelope(
     store: Store, namespace: str, encoded: bytes, at: str, *, bytes_max: int
 ) -> bytes:
-    """An envelope with its payload in it, wherever the payload was uploaded to us."""
+    """The envelope with its payload inline, read from the store if it was uploaded apart."""
     if not is_envelope(encoded):
         return encoded
     require_envelope(encoded, at)
@@ -39,7 +39,7 @@ async def inline_envelope(
         return encoded
     reference = read_reference(members["external_payload"])
     if reference.size_bytes > bytes_max:
-        raise InvalidRequest(at, f"at most {bytes_max} bytes can be kept here")
+        raise InvalidRequest(at, f"must be at most {bytes_max} bytes")
     data = await store.read_payload(PayloadKey(namespace, reference.reference_id))
     if data is None:
         raise ExternalPayloadNotFound(

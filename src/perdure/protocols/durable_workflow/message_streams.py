@@ -1,4 +1,4 @@
-"""Message streams: clients append, and the code of the workflow reads in order."""
+"""Message streams: clients append messages, workflow code reads them in order."""
 
 import hashlib
 import re
@@ -36,14 +36,14 @@ class MessageStreams:
         name = request.params["stream_name"]
         if not _NAME.fullmatch(name):
             raise InvalidStreamName(
-                "a message stream is named by 1 to 128 letters, digits, dots, colons, "
+                "the name of a message stream has 1 to 128 letters, digits, dots, colons, "
                 "underscores and dashes",
                 stream_name=name[:255],
             )
         body = bodies.decode(request.body, bodies.AppendMessageBody)
         instance = Instance(request.namespace, request.params["workflow_id"])
         arguments = await self._arguments(request, instance, body)
-        # It becomes a part of another payload, later, where a refusal would be too late.
+        # It later becomes part of another payload, where it is too late to refuse it.
         require_storable([body.message_id, envelope_value(arguments)], "input")
         operation = AppendMessage(
             instance,
@@ -52,33 +52,33 @@ class MessageStreams:
             arguments=arguments,
             digest=hashlib.sha256(arguments).hexdigest()[:32],
         )
-        taken: MessageTaken = await self._engine.submit(naming(request, operation))
+        appended: MessageTaken = await self._engine.submit(naming(request, operation))
         answer = {
             "accepted": True,
             "workflow_id": instance.workflow_id,
-            "run_id": taken.run_id,
-            "workflow_type": taken.workflow_type,
+            "run_id": appended.run_id,
+            "workflow_type": appended.workflow_type,
             "stream_name": name,
             "message_id": body.message_id,
-            "position": taken.position,
+            "position": appended.position,
             "outcome": "message_accepted",
-            "command_id": taken.command_id,
+            "command_id": appended.command_id,
             "command_status": "accepted",
             "command_source": "control_plane",
             "target_scope": "instance",
-            "duplicate": taken.retained,
-            "intent_verified": taken.is_same,
+            "duplicate": appended.retained,
+            "intent_verified": appended.is_same,
         }
         return self.surface.answer(request, 202, answer)
 
     async def _arguments(
         self, request: Request, instance: Instance, body: bodies.AppendMessageBody
     ) -> bytes:
-        """The envelope of an argument list: code would not see anything else."""
+        """The input as the envelope of an argument list; workflow code can read nothing else."""
         arguments, plain = read_input(body.input, "input")
         require_input_size(request, self._bounds, arguments, plain)
         if arguments is not None:
-            # It reaches the code inside of another payload, where no worker would fetch it.
+            # It is delivered inside another payload, where workers do not resolve references.
             arguments = await inline_envelope(
                 self._engine.store,
                 instance.namespace,
@@ -98,10 +98,10 @@ class MessageStreams:
 
 
 def read_consumption(body: bodies.StreamReport) -> Consumption | None:
-    """What a completion tells about the message streams that its code reads."""
+    """The cursors and waits of message streams that a completion reports."""
     if not body.message_stream_cursors and not body.message_stream_waits:
         return None
     return Consumption(
-        {told.stream_name: told.through_position for told in body.message_stream_cursors or ()},
-        {told.stream_name: told.after_position for told in body.message_stream_waits or ()},
+        {entry.stream_name: entry.through_position for entry in body.message_stream_cursors or ()},
+        {entry.stream_name: entry.after_position for entry in body.message_stream_waits or ()},
     )

@@ -1,7 +1,7 @@
-"""Uploads for work in hand: a worker that finishes a task may upload though others must wait.
+"""Uploads for leased tasks: admitted although other uploads have to wait for room.
 
-A worker says in a header which task it is about to report on. It is believed if it holds that
-task's lease.
+A header of the upload names the task that the worker is about to report on. It counts if the
+worker holds the lease of that task.
 """
 
 from typing import Literal
@@ -35,11 +35,11 @@ _OPERATIONS = {
         "local_activity_outcome",
     },
 }
-"""What a worker may be about to say, in words of either schema."""
+"""Names of the reports that an upload may belong to, by schema."""
 
 
 class Context(Struct):
-    """The report that an upload is for."""
+    """The report that an upload belongs to."""
 
     schema: str
     kind: Literal["workflow", "activity", "query"]
@@ -50,14 +50,14 @@ class Context(Struct):
 
 
 class PayloadCompletion:
-    """Whether an upload is for a report that somebody may give."""
+    """Checks whether an upload belongs to a report on a task that its worker has leased."""
 
     def __init__(self, engine: Engine, query_broker: QueryBroker, clock: Clock) -> None:
         self._engine = engine
         self._query_broker = query_broker
         self._clock = clock
 
-    async def is_for_work_in_hand(self, request: Request) -> bool:
+    async def is_for_leased_task(self, request: Request) -> bool:
         context = _context(request)
         if context is None:
             return False
@@ -109,11 +109,11 @@ def _holds_attempt(run: Run, sequence: int, context: Context) -> bool:
 
 
 def _context(request: Request) -> Context | None:
-    told = request.headers.get(_HEADER)
-    if told is None or len(told) > _HEADER_BYTES_MAX:
+    header = request.headers.get(_HEADER)
+    if header is None or len(header) > _HEADER_BYTES_MAX:
         return None
     try:
-        context = msgspec.json.decode(told, type=Context)
+        context = msgspec.json.decode(header, type=Context)
     except msgspec.DecodeError:
         return None
     if context.operation not in _OPERATIONS.get(context.schema, ()):

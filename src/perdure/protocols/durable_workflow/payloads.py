@@ -1,4 +1,4 @@
-"""Payloads at the door: envelopes pass as they are, plain JSON is told apart from them."""
+"""Payloads in requests: validation of envelopes, which pass unchanged, and of plain JSON."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def require_envelope(encoded: bytes, field: str) -> bytes:
     if members["codec"] != "avro":
         raise InvalidRequest(f"{field}.codec", "the codec is avro")
     if "blob" in members and not isinstance(members["blob"], str):
-        raise InvalidRequest(f"{field}.blob", "must be text")
+        raise InvalidRequest(f"{field}.blob", "must be a string")
     if "blob" not in members:
         reference = next(name for name in _REFERENCES if name in members)
         if not isinstance(members[reference], dict):
@@ -65,7 +65,7 @@ def require_envelope(encoded: bytes, field: str) -> bytes:
 def _require_reference(encoded: bytes, members: dict[str, Any], field: str) -> None:
     flaw = find_flaw(members)
     if flaw is None and MARK not in encoded:
-        flaw = "is spelled with escapes"
+        flaw = "must not contain JSON escapes"
     if flaw is not None:
         raise InvalidRequest(field, flaw)
 
@@ -83,7 +83,7 @@ def require_payload(raw: Raw | UnsetType, field: str) -> bytes | None:
 
 
 def require_storable(value: Any, field: str) -> None:
-    """Plain JSON that is kept, and may have to become a payload later: both frames can carry it."""
+    """Refuse plain JSON that one of the frames cannot encode: it may become a payload later."""
     if not value:
         return
     try:
@@ -94,16 +94,16 @@ def require_storable(value: Any, field: str) -> None:
 
 
 def require_plain(encoded: bytes, field: str) -> None:
-    """Plain JSON that can become a payload."""
+    """Refuse bytes that are not JSON, or that no payload can carry."""
     try:
         value = msgspec.json.decode(encoded)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest(field, "is no JSON that can be kept") from None
+        raise InvalidRequest(field, "is not valid JSON") from None
     require_storable(value, field)
 
 
 def frame_of_envelope(encoded: bytes) -> Frame | None:
-    """The frame that an inline envelope claims."""
+    """The frame that an inline envelope declares; None for any other payload."""
     try:
         return frame_of(_inline_decoder.decode(encoded).blob)
     except msgspec.DecodeError:
@@ -119,7 +119,7 @@ def blob_of_envelope(encoded: bytes) -> str | None:
 
 
 def open_envelope(encoded: bytes | None) -> tuple[bool, Value]:
-    """Whether the value inside could be read, and the value."""
+    """Whether the value could be decoded, and the value."""
     if encoded is None or encoded == b"null":
         return True, None
     try:
@@ -131,7 +131,7 @@ def open_envelope(encoded: bytes | None) -> tuple[bool, Value]:
 
 
 def count_arguments(encoded: bytes | None) -> int | None:
-    """How many arguments an envelope holds, if that can be told cheaply."""
+    """Number of arguments in an envelope; None if it is too large to count, or not a list."""
     if encoded is None:
         return 0
     if len(encoded) > _COUNTED_BYTES_MAX:
@@ -141,7 +141,7 @@ def count_arguments(encoded: bytes | None) -> int | None:
 
 
 def shown(encoded: bytes | None) -> tuple[Any, bool]:
-    """A payload for people: its value, and whether JSON can show it in full."""
+    """The value of a payload for display, and whether JSON represents it completely."""
     readable, value = open_envelope(encoded)
     if readable and is_json_representable(value):
         return value, True

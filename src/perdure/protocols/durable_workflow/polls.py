@@ -1,4 +1,4 @@
-"""Polls of workers, and leased tasks as they are sent."""
+"""Polls of workers, and the leased tasks that answer them."""
 
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
@@ -68,7 +68,7 @@ Finish = Callable[[Request, bodies.PollBody, Delivery], Response | Answering]
 
 
 class ParkedPoll(DeferredResponse):
-    """A parked poll, and what its answer is made of."""
+    """The response of a parked poll: made when a task is leased or its time is up."""
 
     __slots__ = ("_body", "_finish", "_poller", "_polls", "_request")
 
@@ -115,7 +115,7 @@ class Polls:
         self._timeout = timeout
         self._bounds = bounds
         self._budget = HistoryBudget(bounds)
-        # Made once: a poll that waits holds one of them.
+        # Bound once: every parked poll holds one of them.
         self._finish_workflow: Finish = self._answer_workflow
         self._finish_activity: Finish = self._answer_activity
 
@@ -124,7 +124,10 @@ class Polls:
         kinds = body.task_kinds or _PROGRESS
         if not _TASK_KINDS.issuperset(kinds):
             unknown = min(set(kinds) - _TASK_KINDS)
-            raise InvalidRequest("task_kinds", f"{unknown[:64]} is no kind of task")
+            raise InvalidRequest(
+                "task_kinds",
+                f"{unknown[:64]} is not a task kind; use workflow or update_validation",
+            )
         return self._poll(request, body, "workflow", kinds, self._finish_workflow)
 
     def poll_update_validation(self, request: Request) -> DeferredResponse | Answering:
@@ -158,13 +161,13 @@ class Polls:
         )
         poller = self.polling.begin(poll, request.watch)
         if poller is None:
-            return self._ask_first(request, body, poll, finish)
+            return self._poll_in_task(request, body, poll, finish)
         return ParkedPoll(self, poller, request, body, finish)
 
-    async def _ask_first(
+    async def _poll_in_task(
         self, request: Request, body: bodies.PollBody, poll: Poll, finish: Finish
     ) -> Response:
-        """A poll that may be a repeated one, or of a worker that this node does not know yet."""
+        """A poll with a request id, or of a worker that this node has not loaded yet."""
         answer = await self.polling.poll(poll, request.watch)
         if answer.delivery is None:
             return self.empty(answer)
@@ -189,7 +192,7 @@ class Polls:
         try:
             events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
         except HistoryDamaged:
-            # Its lease runs out, and it is not handed out again.
+            # The lease expires, and the task is not leased again while the history is damaged.
             return self.empty(PollAnswer(PollStatus.EMPTY))
         return self._answer_with(request, body, delivery, events)
 

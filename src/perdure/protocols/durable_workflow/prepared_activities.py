@@ -1,4 +1,4 @@
-"""Prepared local activities on the wire: a worker asks for leave, reports, and stops when told.
+"""Prepared local activities: a worker prepares an attempt, reports on it, and can be cancelled.
 
 The SDK checks every member of these answers and drops its task if one of them is wrong, so they
 are written out in full.
@@ -68,14 +68,14 @@ from perdure.web.message import Request, Response
 
 
 class WireCleanup(Struct, forbid_unknown_fields=True):
-    """Clean-up of the run as a whole; that of a scope would have more members."""
+    """Clean-up of the whole run. Scopes, which would need more members, are not supported."""
 
     request_id: Name255
     delivery_history_event_id: Name255
 
 
 class LocalCall(Grouped, kw_only=True):
-    """What the code asks of a local activity."""
+    """Members of a local activity command."""
 
     activity_type: Name255
     execution_mode: Literal["local"] = "local"
@@ -87,17 +87,17 @@ class LocalCall(Grouped, kw_only=True):
     heartbeat_timeout: Seconds | None = None
     cancellation_policy: Literal["try_cancel", "wait_cancellation_completed"] | None = None
     cancellation_cleanup: WireCleanup | None = None
-    # What belongs to activities of a queue, or to scopes: said, it would be a mistake.
+    # Members of queue activities and of scopes: a mistake here, so refused.
     queue: Foreign = None
     cancellation_scope_id: Foreign = None
 
 
 class WireDescriptor(LocalCall, tag="record_local_activity", kw_only=True):
-    """A local activity by itself."""
+    """A single local activity."""
 
 
 class WirePrepare(LocalCall, tag="prepare_local_activity", kw_only=True):
-    """A local activity in a list."""
+    """A local activity in a parallel group."""
 
 
 WirePrefix = (
@@ -174,7 +174,7 @@ class PreparedActivities:
         self._leasing = leasing
         self._surface = surface
 
-    # Leave ---------------------------------------------------------------------------------------
+    # Checkpoints and preparation -----------------------------------------------------------------
 
     async def checkpoint(self, request: Request) -> Response:
         body = _read(request, CheckpointBody)
@@ -299,7 +299,7 @@ class PreparedActivities:
         )
         done: Finished = await self._engine.submit(naming(request, operation))
         if reached is not None and outcome.failure is not None:
-            # It has failed by that: its code shall hear of it, rather than do it all again.
+            # The activity has failed, final. Workflow code sees that; a retry would fail again.
             message = outcome.failure.message
             raise ResultTooLarge(message, **reached._asdict(), outcome="failed", recorded=True)
         answer = {
@@ -329,7 +329,7 @@ class PreparedActivities:
 
 
 def translate_call(wire: LocalCall, at: str) -> PrepareLocalActivity:
-    """In our words."""
+    """The command of the core."""
     close = wire.schedule_to_close_timeout
     require_in_order(wire.start_to_close_timeout, close, f"{at}.start_to_close_timeout")
     require_in_order(wire.heartbeat_timeout, wire.start_to_close_timeout, f"{at}.heartbeat_timeout")
@@ -362,7 +362,7 @@ def _outcome(report: WireReport) -> Outcome:
     if report.outcome == "completed":
         return Outcome(result=result)
     if result is not None:
-        raise InvalidRequest("report.result", "comes with an activity that completed, and no other")
+        raise InvalidRequest("report.result", "is not allowed unless the activity completed")
     if report.message is None:
         raise InvalidRequest("report.message", "is required")
     failure = Reported(
@@ -374,7 +374,7 @@ def _outcome(report: WireReport) -> Outcome:
 
 
 def _read(request: Request, kind: type[_Body]) -> _Body:
-    """What a worker said that speaks a version which knows of this."""
+    """Decode a request body; refuse workers of an older protocol."""
     if protocol_minor(request) < MINOR_MIN:
         raise PreparedLocalUnavailable(
             f"prepared local activities need worker protocol 1.{MINOR_MIN}",
@@ -384,13 +384,13 @@ def _read(request: Request, kind: type[_Body]) -> _Body:
 
 
 def _claimed(request: Request, body: bodies.TaskLease) -> tuple[str, str, TaskReport]:
-    """The task that an operation is about, and who says to have it."""
+    """Namespace, run id and lease claim of the task in the path."""
     ref = require_ref(request, "w")
     return request.namespace, ref.run_id, report_of(ref, body)
 
 
 def _claim(request: Request, body: bodies.TaskLease) -> dict[str, Any]:
-    """The lease that every answer names."""
+    """The lease members that every answer repeats."""
     return {
         "workflow_task_id": request.params["task_id"],
         "workflow_task_attempt": body.workflow_task_attempt,

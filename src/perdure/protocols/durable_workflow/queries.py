@@ -1,4 +1,4 @@
-"""Queries on both planes: clients ask, workers poll and report. Nothing of it is written down."""
+"""Queries on both planes: clients ask, workers poll and report. Nothing is written to the store."""
 
 import logging
 from typing import Any
@@ -89,7 +89,7 @@ class QueryPlane:
             refusal.details.setdefault("result", None)
             raise
         envelope = answer.envelope
-        told = {
+        members = {
             "workflow_id": request.params["workflow_id"],
             "run_id": run_id,
             "target_scope": "run" if "run_id" in request.params else "instance",
@@ -98,10 +98,10 @@ class QueryPlane:
             "result_envelope": None if envelope is None else Raw(envelope),
             "reason": None,
         }
-        return self.surface.answer(request, 200, told)
+        return self.surface.answer(request, 200, members)
 
     async def _require_payloads(self, request: Request) -> None:
-        """What a query or its answer names must be there; it lasts longer than any query."""
+        """Require the external payloads in a query or its answer. They outlive every query."""
         references = find_references(request.body)
         if references:
             now = self._clock.now()
@@ -111,14 +111,14 @@ class QueryPlane:
 
     async def poll(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.QueryPollBody)
-        patience = bodies.poll_timeout(body.timeout_seconds, self._poll_timeout)
+        timeout = bodies.poll_timeout(body.timeout_seconds, self._poll_timeout)
         health = self._engine.store.health
-        health.require_pollable(is_hasty=patience == 0)
+        health.require_pollable(is_hasty=timeout == 0)
         worker = await self._require_worker(request, body)
         lease = await self._query_broker.poll(
             worker,
             poll_id=body.poll_request_id or None,
-            patience=patience,
+            patience=timeout,
             watch=request.watch,
         )
         delivery = None if lease is None else await self._deliver(lease, worker)
@@ -126,22 +126,27 @@ class QueryPlane:
             self._query_broker.give_back(lease)
         if lease is None:
             require_taking(worker, self._engine.rollouts.draining)
-            if (trouble := health.trouble) is not None:
-                raise trouble
+            if (error := health.trouble) is not None:
+                raise error
         if delivery is None:
-            able = bool(worker.workflow_types)
-            status = PollStatus.EMPTY if able else PollStatus.NO_WORKFLOW_CAPABILITY
+            has_workflow_types = bool(worker.workflow_types)
+            status = PollStatus.EMPTY if has_workflow_types else PollStatus.NO_WORKFLOW_CAPABILITY
             return self._polled({"task": None, "poll_status": status.value})
         task = self._task(delivery)
         kept = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
         return self._polled({"task": task, "lease": kept, "poll_status": PollStatus.LEASED.value})
 
     async def _deliver(self, lease: QueryLease, worker: Worker) -> QueryDelivery | None:
-        """The query with its history. One whose history cannot be had is refused to its asker."""
+        """The query with its history. If the history cannot be read, the query fails."""
         try:
             delivery = await deliver_query(self._engine, lease, worker)
         except (Unavailable, HistoryDamaged, LookupError) as error:
-            log.warning("query %s of run %s: %s", lease.query_id, lease.asked.run_id, error)
+            log.warning(
+                "reading the history for query %s of run %s failed, so the query fails: %s",
+                lease.query_id,
+                lease.asked.run_id,
+                error,
+            )
             delivery = None
         if delivery is None:
             reason = "query_workflow_state_unavailable"
@@ -199,7 +204,7 @@ class QueryPlane:
         }
 
     async def show(self, request: Request) -> Response:
-        """Whether a worker may go on with its query. Asking renews nothing."""
+        """Whether a worker may continue its query. Does not renew the lease."""
         owner = request.query.get("lease_owner", "")
         attempt = request.query.get("query_task_attempt", "")
         if not owner or len(owner) > 255:
@@ -207,7 +212,7 @@ class QueryPlane:
         if not attempt.isascii() or not attempt.isdigit() or not 1 <= len(attempt) <= 9:
             raise InvalidRequest("query_task_attempt", "must be a whole number")
         view = await self._report(request, owner, int(attempt), None)
-        goes_on = view.state == QueryState.LEASED
+        can_continue = view.state == QueryState.LEASED
         return self._worker_surface.answer(
             200,
             {
@@ -215,8 +220,8 @@ class QueryPlane:
                 "query_task_attempt": view.attempt,
                 "lease_owner": view.owner,
                 "query_task_status": view.state,
-                "can_continue": goes_on,
-                "reason": None if goes_on else f"query_task_{view.state}",
+                "can_continue": can_continue,
+                "reason": None if can_continue else f"query_task_{view.state}",
                 "lease_expires_at": instant.text(view.lease_expires_at),
                 "query_admitted_at": instant.text(view.admitted_at),
                 "query_deadline_at": instant.text(view.deadline_at),
@@ -233,12 +238,12 @@ class QueryPlane:
 
     async def fail(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.FailQueryBody)
-        told = body.failure
+        members = body.failure
         failure = QueryFailure(
-            (told.reason or "query_rejected")[:255],
-            told.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
-            None if told.type is None else told.type[:255],
-            optional_members_of(told.validation_errors),
+            (members.reason or "query_rejected")[:255],
+            members.message[: limits.FAILURE_MESSAGE_LENGTH_MAX],
+            None if members.type is None else members.type[:255],
+            optional_members_of(members.validation_errors),
         )
         await self._report(request, body.lease_owner, body.query_task_attempt, failure)
         return self._reported(request, body, {"outcome": "failed", "reason": failure.reason})
@@ -271,13 +276,13 @@ class QueryPlane:
 
 
 def _answer(body: bodies.CompleteQueryBody) -> QueryAnswer:
-    """A result as JSON, in an envelope, or both; JSON is made from the envelope if it must be."""
+    """A result as JSON, as an envelope, or both; missing JSON is decoded from the envelope."""
     result = b"null" if body.result is UNSET else bytes(body.result)
     envelope = b"null" if body.result_envelope is UNSET else bytes(body.result_envelope)
     try:
         msgspec.json.decode(result)
     except (msgspec.DecodeError, RecursionError):
-        raise InvalidRequest("result", "is no JSON that can be passed on") from None
+        raise InvalidRequest("result", "is not valid JSON") from None
     if envelope == b"null":
         return QueryAnswer(result)
     require_envelope(envelope, "result_envelope")

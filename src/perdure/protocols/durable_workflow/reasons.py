@@ -130,7 +130,7 @@ STATUS_BY_REJECTION: dict[type[r.Rejection], int] = {
     r.SessionReacquireDisallowed: 409,
 }
 
-DOOR_REASONS: dict[str, int] = {
+REQUEST_REASONS: dict[str, int] = {
     "malformed_json": 400,
     "missing_control_plane_version": 400,
     "unsupported_control_plane_version": 400,
@@ -144,17 +144,17 @@ DOOR_REASONS: dict[str, int] = {
     "unsupported_media_type": 415,
     "server_error": 500,
 }
-"""Refusals that never reach the rules."""
+"""Refusals before a request is decided: headers, credentials, path, size."""
 
 PAYLOAD_REASONS: tuple[tuple[str, int], ...] = (
     ("external_payload_unauthorized", 401),
     ("external_payload_unauthorized", 403),
     ("external_payload_unavailable", 503),
 )
-"""What the door and the disk refuse where payloads are uploaded and fetched."""
+"""Refusals of uploads and fetches by the web layer and the store."""
 
 WORKER_REASONS: tuple[tuple[str, int], ...] = (("backend_unavailable", 503),)
-"""What the disk refuses to workers that know how to come again."""
+"""Refusals by the store, in the form that workers repeat by themselves."""
 
 STORE_REASONS: dict[str, int] = {
     "storage_busy": 503,
@@ -165,4 +165,4 @@ STORE_REASONS: dict[str, int] = {
     "storage_unavailable": 503,
     "server_overloaded": 503,
 }
-"""The world failed; nothing was changed and trying again may help."""
+"""The store failed. Retrying may help."""

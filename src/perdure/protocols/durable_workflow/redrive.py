@@ -1,4 +1,4 @@
-"""Redrive: a failed run goes on in a new one."""
+"""Redrive: continue a failed run in a new one."""
 
 import asyncio
 
@@ -16,8 +16,8 @@ from perdure.store.interface import Unavailable
 from perdure.web.message import Request, Response
 
 _TRIES = 3
-_APART_EVENTS = 500
-"""A history that is longer is read beside the loop, which others wait for."""
+_INLINE_EVENTS_MAX = 500
+"""Longer histories are decoded in a thread, to keep the event loop free."""
 
 
 class RedriveBody(Body):
@@ -40,7 +40,7 @@ class Redrive:
             done: Commanded | None = await self._engine.submit(RedriveRun(target, prefix))
             if done is not None:
                 break
-            # It failed between the look at it and the decision; its history is complete now.
+            # The run failed between the read and the decision; its history is complete now.
         else:
             raise Unavailable("storage_busy", f"run {failed_run_id} changes too fast to be read")
         answer = {
@@ -61,13 +61,13 @@ class Redrive:
         return self.surface.answer(request, 202, answer)
 
     async def _read_prefix(self, namespace: str, run_id: str) -> Prefix | None:
-        """What the run leaves to the next one, if it is one that has failed."""
+        """The history that a new run takes over from a failed one; None if it has not failed."""
         run = await self._engine.store.read_run(run_id)
         if run is None or run.namespace != namespace or run.status is not RunStatus.FAILED:
             return None
         if run.dialect is not Dialect.PULL:
             return None
         history = await self._engine.store.read_history(run_id, 0, HISTORY_READ_MAX)
-        if len(history) <= _APART_EVENTS:
+        if len(history) <= _INLINE_EVENTS_MAX:
             return read_prefix(run_id, history)
         return await asyncio.to_thread(read_prefix, run_id, history)

@@ -1,7 +1,7 @@
 """Requests that name external payloads.
 
-A handler that lets payloads in submits its operation through `naming`: then what the request
-names must be there, and is kept from the same transaction on.
+A handler that accepts payloads submits its operation through `naming`. The operation then requires
+the payloads that the request names, and protects them from removal in the same transaction.
 """
 
 from perdure.core.references import find_references
@@ -11,6 +11,6 @@ from perdure.web.message import Request
 
 
 def naming(request: Request, operation: Operation) -> Operation:
-    """An operation with the payloads that its request names."""
+    """The operation, together with the external payloads that its request names."""
     references = find_references(request.body)
     return NamePayloads(operation, request.namespace, references) if references else operation

@@ -1,7 +1,7 @@
-"""Reports on workflow tasks that were refused again and again: what was refused, and how often.
+"""Refused completions of workflow tasks: the last reason of each task, and a count.
 
-Kept by each node for itself and forgotten with it; a run whose worker repeats what cannot be
-applied is refused anew soon enough.
+Kept in the memory of each node and lost when it stops: a worker that repeats a report which cannot
+be applied is refused again soon.
 """
 
 from collections import OrderedDict
@@ -11,17 +11,17 @@ from msgspec import Struct
 from perdure.core.limits import REFUSED_REPORTS_MAX
 
 _MESSAGE_LENGTH_MAX = 300
-_OF_LEASES = frozenset(
+_LEASE_REASONS = frozenset(
     {
         *("lease_expired", "lease_owner_mismatch", "run_already_closed", "run_closed"),
         *("task_not_found", "task_not_leased", "workflow_task_attempt_mismatch"),
     }
 )
-"""Refusals of whoever came too late. They say nothing of what was reported."""
+"""Refusals because of a lost lease. They are not about the content of the report."""
 
 
 class Refused(Struct, frozen=True):
-    """What was said against the reports on one task."""
+    """The last refusal of reports on one task, and how often it occurred in a row."""
 
     reason: str
     message: str
@@ -30,14 +30,14 @@ class Refused(Struct, frozen=True):
 
 
 class Refusals:
-    """The refused completions of workflow tasks, by the id of the task, the latest last."""
+    """Refused completions by task id, the latest last."""
 
     def __init__(self) -> None:
         self._by_task: OrderedDict[str, Refused] = OrderedDict()
 
     def note(self, task_id: str, reason: str, message: str, at: int) -> None:
-        """A completion was refused; another rule begins to count anew."""
-        if reason in _OF_LEASES:
+        """Count a refused completion. A different reason restarts the count."""
+        if reason in _LEASE_REASONS:
             return
         message = message[:_MESSAGE_LENGTH_MAX]
         known = self._by_task.get(task_id)

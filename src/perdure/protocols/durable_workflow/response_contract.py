@@ -1,4 +1,4 @@
-"""The block that answers about workflows carry: which members it repeats, and which it promises."""
+"""The `control_plane` block of answers about workflows: repeated and guaranteed members."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ PROJECTED_FIELDS = (
     "wait_timeout_seconds",
     "message",
 )
-"""Members of an answer that its block repeats, if it has them."""
+"""Members of an answer that its block repeats, if present."""
 
 BLOCK_SCHEMA = "durable-workflow.v2.control-plane-response"
 
@@ -72,11 +72,11 @@ _PROMISES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cancel": (("workflow_id",), ("outcome",)),
     "terminate": (("workflow_id",), ("outcome",)),
 }
-"""By operation: what its block always has, and what it has when all went well."""
+"""By operation: members that its block always has, and members it has after success."""
 
 
 def name_field(operation: str) -> str | None:
-    """The member that tells what of the workflow an operation calls by its name."""
+    """The member that names the signal, query or update of an operation; None for others."""
     return f"{operation}_name" if _PROMISES.get(operation, ((), ()))[0] is _NAMED else None
 
 
@@ -97,7 +97,7 @@ RESPONSE_CONTRACT: dict[str, Any] = {
 
 
 def terms_of(operation: str) -> msgspec.Raw | None:
-    """What the block of an operation says of itself, encoded; None for one that is ours alone."""
+    """The encoded contract of an operation's block; None for operations that only perdure has."""
     if operation not in _PROMISES:
         return None
     required, success = _PROMISES[operation]

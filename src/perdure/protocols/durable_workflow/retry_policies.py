@@ -1,8 +1,8 @@
-"""Retry policies of activities and children, in every spelling that clients use.
+"""Retry policies of activities and children, in every form that clients send.
 
 A policy is a number of attempts, the seconds between them, and the failures that end it. The SDKs
-compute those seconds from an interval that grows; a client that writes the interval itself gets
-the same seconds. A member that no spelling has is refused: what it asks for would not happen.
+compute those seconds from a growing interval; a client that sends the interval itself gets the same
+seconds. Unknown members are refused, because they would have no effect.
 """
 
 import math
@@ -23,11 +23,11 @@ Interval = Annotated[float, Meta(ge=0, le=DELAY_MAX)]
 _INTERVAL = 1.0
 _COEFFICIENT = 2.0
 _BACKOFFS_MAX = 100
-"""So many delays are computed; the last one goes on."""
+"""Number of delays that are computed. The last one repeats."""
 
 
 class _Policy(Struct, kw_only=True, forbid_unknown_fields=True):
-    """The spellings that compute the delays."""
+    """Members from which the delays are computed."""
 
     initial_interval_seconds: Interval | None = None
     maximum_interval_seconds: Interval | None = None
@@ -35,7 +35,7 @@ class _Policy(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class WireRetryPolicy(_Policy):
-    """Of an activity on a queue, or of a child."""
+    """The policy of a queue activity or of a child."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
     maximum_attempts: Annotated[int, Meta(ge=1, le=2**31 - 1)] | UnsetType | None = UNSET
@@ -44,7 +44,7 @@ class WireRetryPolicy(_Policy):
 
 
 class WireLocalRetryPolicy(_Policy):
-    """Of an activity that its worker carries out itself."""
+    """The policy of a local activity."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=limits.LOCAL_ATTEMPTS_MAX)] | None = None
     maximum_attempts: Annotated[int, Meta(ge=1, le=limits.LOCAL_ATTEMPTS_MAX)] | None = None
@@ -55,7 +55,7 @@ class WireLocalRetryPolicy(_Policy):
 
 
 def retry_policy(sent: WireRetryPolicy | EmptyList | None, at: str) -> RetryPolicy | None:
-    """Without a number of attempts there is one; with null there is no end to them."""
+    """The policy of the core. Without a number of attempts there is one; null is no limit."""
     wire = structure_of(sent, WireRetryPolicy)
     if wire is None:
         return None
@@ -66,10 +66,10 @@ def retry_policy(sent: WireRetryPolicy | EmptyList | None, at: str) -> RetryPoli
         attempts = wire.maximum_attempts
     attempts_max = 1 if isinstance(attempts, UnsetType) else attempts
     backoff = wire.backoff_seconds
-    told = [backoff] if isinstance(backoff, int) else backoff
+    backoff_sent = [backoff] if isinstance(backoff, int) else backoff
     return RetryPolicy(
         attempts_max=attempts_max,
-        backoff_seconds=_delays(wire, attempts_max) if told is None else list(told),
+        backoff_seconds=_delays(wire, attempts_max) if backoff_sent is None else list(backoff_sent),
         non_retryable_types=list(wire.non_retryable_error_types or ()),
     )
 
@@ -77,7 +77,7 @@ def retry_policy(sent: WireRetryPolicy | EmptyList | None, at: str) -> RetryPoli
 def local_retry_policy(
     sent: WireLocalRetryPolicy | EmptyList | None, at: str
 ) -> RetryPolicy | None:
-    """Without a number there is one attempt."""
+    """The policy of the core. Without a number of attempts there is one."""
     wire = structure_of(sent, WireLocalRetryPolicy)
     if wire is None:
         return None
@@ -86,10 +86,10 @@ def local_retry_policy(
     ):
         raise InvalidRequest(f"{at}.maximum_attempts", "contradicts max_attempts")
     attempts_max = wire.max_attempts or wire.maximum_attempts or 1
-    told = wire.backoff_seconds
+    backoff_sent = wire.backoff_seconds
     return RetryPolicy(
         attempts_max=attempts_max,
-        backoff_seconds=_delays(wire, attempts_max) if told is None else list(told),
+        backoff_seconds=_delays(wire, attempts_max) if backoff_sent is None else list(backoff_sent),
         non_retryable_types=list(wire.non_retryable_error_types or ()),
     )
 

@@ -1,4 +1,4 @@
-"""The route table of the protocol."""
+"""The route table of the Durable Workflow protocol."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def routes(
     worker_surface: WorkerSurface,
     discovery_surface: DiscoverySurface,
 ) -> list[Route]:
-    """Every route, with who may use it."""
+    """Every route with its roles."""
     handler: Handler
     at = control.surfaces
     flow, run = "/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}"
@@ -233,7 +233,7 @@ def surface_of(
     discovery: DiscoverySurface,
     payloads: PayloadSurface,
 ) -> Callable[[bytes], Surface]:
-    """Which family a path belongs to, also one that leads nowhere."""
+    """The family of a path, also of one without a route."""
     known = {b"/api/health", b"/api/ready", b"/api/cluster/info"}
 
     def find(path: bytes) -> Surface:

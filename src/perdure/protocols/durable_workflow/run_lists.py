@@ -1,4 +1,4 @@
-"""Pages of runs: along an index, and with a look at each where no index knows the answer."""
+"""Pages of runs: read from an index, and filtered run by run where no index has the answer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,76 +18,80 @@ _CANONICAL = {
     "cancelled": "failed",
     "terminated": "failed",
 }
-"""Statuses that a list knows by a coarser word."""
+"""Statuses and the coarser status by which a list can be filtered."""
 
 
 class Page(NamedTuple):
-    """Some runs, and where the next page begins."""
+    """Some runs, and the token of the next page."""
 
     runs: list[Run]
     next_page_token: str | None
 
 
 async def read_workflows(store: Store, namespace: str, query: dict[str, str]) -> Page:
-    """A page of runs, newest first, as a client asks for them."""
-    wanted = RunFilter(
+    """A page of runs that match the query parameters, newest first."""
+    run_filter = RunFilter(
         namespace=namespace,
         workflow_type=query.get("workflow_type") or None,
-        # Standalone activities have a list of their own; who names their type sees them here.
+        # Standalone activities have their own list; here they appear only if the type is named.
         hidden_type=None if query.get("workflow_type") else HOST_TYPE,
         bucket=status_bucket(query),
     )
     size, after = page_size(query), _cursor(query)
     if not query.get("query"):
-        return await _page(store, wanted, after, size)
-    told = read_query(query["query"])
-    until = told.started[1]
+        return await _page(store, run_filter, after, size)
+    visibility = read_query(query["query"])
+    until = visibility.started[1]
     if until is not None:
         behind = ListCursor(until, "")
         after = behind if after is None else min(after, behind)
-    return await _looked_through(store, _narrowed(wanted, told), after, size, told.fits)
+    return await _filtered_page(
+        store, _narrowed(run_filter, visibility), after, size, visibility.fits
+    )
 
 
 async def read_activities(store: Store, namespace: str, query: dict[str, str]) -> Page:
     """The same for standalone activities."""
-    wanted = RunFilter(namespace=namespace, workflow_type=HOST_TYPE, bucket=status_bucket(query))
-    return await _page(store, wanted, _cursor(query), page_size(query))
+    run_filter = RunFilter(
+        namespace=namespace, workflow_type=HOST_TYPE, bucket=status_bucket(query)
+    )
+    return await _page(store, run_filter, _cursor(query), page_size(query))
 
 
-def _narrowed(wanted: RunFilter, told: Visibility) -> RunFilter:
-    """What an index or a column can answer is asked of the disk. All of it is looked at again."""
-    types = told.words("WorkflowType") or ()
-    workflow_type = wanted.workflow_type
+def _narrowed(run_filter: RunFilter, visibility: Visibility) -> RunFilter:
+    """The filter with those conditions that the store can check. Each run is checked again."""
+    types = visibility.words("WorkflowType") or ()
+    workflow_type = run_filter.workflow_type
     if workflow_type is None and len(types) == 1:
         workflow_type = types[0]
     return RunFilter(
-        namespace=wanted.namespace,
+        namespace=run_filter.namespace,
         workflow_type=workflow_type,
-        hidden_type=None if HOST_TYPE in types else wanted.hidden_type,
-        bucket=wanted.bucket or told.bucket,
-        since=told.started[0],
-        workflow_ids=told.words("WorkflowId"),
-        run_ids=told.words("RunId"),
+        hidden_type=None if HOST_TYPE in types else run_filter.hidden_type,
+        bucket=run_filter.bucket or visibility.bucket,
+        since=visibility.started[0],
+        workflow_ids=visibility.words("WorkflowId"),
+        run_ids=visibility.words("RunId"),
     )
 
 
-async def _page(store: Store, wanted: RunFilter, after: ListCursor | None, size: int) -> Page:
-    found = await store.read_list(wanted, after, size + 1)
+async def _page(store: Store, run_filter: RunFilter, after: ListCursor | None, size: int) -> Page:
+    found = await store.read_list(run_filter, after, size + 1)
     page = found[:size]
     return Page(page, _token(page[-1]) if len(found) > size else None)
 
 
-async def _looked_through(
+async def _filtered_page(
     store: Store,
-    wanted: RunFilter,
+    run_filter: RunFilter,
     after: ListCursor | None,
     size: int,
     fits: Callable[[Run], bool],
 ) -> Page:
-    """A page of runs that fit. It may end early, where enough runs were looked at for one page."""
+    """A page of matching runs. It may be short when the bound of runs to check is reached."""
     page: list[Run] = []
     for _ in range(limits.LIST_LOOKS_MAX // limits.LIST_PAGE_SIZE_MAX):
-        found = await store.read_list(wanted, after, limits.LIST_PAGE_SIZE_MAX)
+        found = await store.read_list(run_filter, after, limits.LIST_PAGE_SIZE_MAX)
         for run in found:
             if not fits(run):
                 continue
@@ -114,7 +118,7 @@ def page_size(
     default: int = limits.LIST_PAGE_SIZE_DEFAULT,
     most: int = limits.LIST_PAGE_SIZE_MAX,
 ) -> int:
-    """How much of a list somebody wants to see at once."""
+    """The requested page size."""
     text = query.get("page_size")
     if text is None or text == "":
         return default
@@ -124,7 +128,7 @@ def page_size(
 
 
 def status_bucket(query: dict[str, str]) -> str | None:
-    """The coarse status that a list is to be limited to."""
+    """The coarse status of the `status` parameter."""
     status = query.get("status") or None
     if status is not None and status not in set(StatusBucket):
         hint = f"; {status} is part of {_CANONICAL[status]}" if status in _CANONICAL else ""

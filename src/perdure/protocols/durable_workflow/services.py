@@ -1,4 +1,4 @@
-"""Service operations: the catalogue, calls from outside, and what became of calls."""
+"""Service operations: the catalogue, calls by clients, and the state of calls."""
 
 import re
 from typing import Annotated, Any
@@ -72,11 +72,11 @@ _KINDS = {
 }
 _LEVELS = ("endpoint", "service", "operation")
 _BEHIND = "~"
-"""Sorts behind every name."""
+"""Sorts after every name."""
 
 
 class HandlerBody(Struct):
-    """What is started for each call."""
+    """The workflow or activity that each call starts."""
 
     workflow_type: OptionalName = None
     activity_type: OptionalName = None
@@ -98,7 +98,7 @@ class OperationBody(EntryBody, kw_only=True):
     handler_binding_kind: str
     handler_binding: HandlerBody | EmptyList
     operation_mode: str = "sync"
-    # Named by the protocol and not built; refused so that nobody believes that they work.
+    # Defined by the protocol, but not supported. Refused rather than ignored silently.
     deadline_policy: Absent = UNSET
     idempotency_policy: Absent = UNSET
     cancellation_policy: Absent = UNSET
@@ -141,7 +141,7 @@ class CancelBody(Body):
 
 
 class Services:
-    """Handlers of `/api/service-endpoints…` and of the calls that a run has made."""
+    """Handlers of `/api/service-endpoints…` and of the calls of a run."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Services:
     # The catalogue -------------------------------------------------------------------------------
 
     async def put(self, request: Request) -> Response:
-        """Endpoints and services."""
+        """Add or change an endpoint or a service."""
         body = decode(request.body, EntryBody)
         return await self._put(request, description=body.description)
 
@@ -208,7 +208,7 @@ class Services:
         return self.surface.answer(request, 200, view)
 
     async def list_entries(self, request: Request) -> Response:
-        """The endpoints, or what one of them holds, or the operations of a service."""
+        """List the endpoints, the services of an endpoint, or the operations of a service."""
         parent, depth = _path(request), len(_names(request))
         if parent:
             await self.describe(request)
@@ -228,7 +228,7 @@ class Services:
                 break
             for path, entry in page:
                 if path.count("/") != depth:
-                    # What stands further down sorts between its parents: pass over all of it.
+                    # Entries of lower levels sort between those of this level: skip them.
                     after = "/".join([*path.split("/")[: depth + 1], _BEHIND])
                     break
                 found.append((path, entry))
@@ -251,15 +251,15 @@ class Services:
 
     async def execute(self, request: Request) -> Response:
         body = decode(request.body, ExecuteBody)
-        wanted = self._wanted(request, body)
-        waits = wanted.wait_for == "completed"
-        if wanted.wait_for != "accepted":
+        call_request = self._call_request(request, body)
+        waits = call_request.wait_for == "completed"
+        if call_request.wait_for != "accepted":
             self._waiters.require_room()
-        operation = naming(request, ExecuteService(wanted))
+        operation = naming(request, ExecuteService(call_request))
         executed: Executed = await self._engine.submit(operation)
-        if not wanted.wait_for:
+        if not call_request.wait_for:
             waits = executed.mode == "sync"
-        path = call_path(wanted.name, executed.call_id)
+        path = call_path(call_request.name, executed.call_id)
         call = await self._require_call(request.namespace, path)
         if waits:
             timeout = limits.SERVICE_WAIT_DEFAULT
@@ -272,10 +272,10 @@ class Services:
             raise ServiceCallFailed(message, **view)
         if waits and not call.is_closed:
             view |= {"outcome": "timed_out", "reason": "wait_timed_out", "wait_timed_out": True}
-            view["message"] = "the call goes on, but has not ended in time"
+            view["message"] = "the call is still running; it did not end within the time-out"
         return self.surface.answer(request, 200, view)
 
-    def _wanted(self, request: Request, body: ExecuteBody) -> CallRequest:
+    def _call_request(self, request: Request, body: ExecuteBody) -> CallRequest:
         require_call_options(
             mode=body.mode_override,
             wait_for=body.wait_for,
@@ -314,23 +314,23 @@ class Services:
             caller_run_id=body.caller_workflow_run_id,
         )
 
-    async def _wait(self, namespace: str, path: str, call: Call, patience: int) -> Call:
-        """The call when it has ended, or as it stands when the time is up."""
-        until = self._clock.now() + patience
+    async def _wait(self, namespace: str, path: str, call: Call, wait_microseconds: int) -> Call:
+        """The call when it has ended or time is up."""
+        until = self._clock.now() + wait_microseconds
         instance = Instance(namespace, call.handler_workflow_id)
         run_id = call.handler_run_id
         while not call.is_closed and not self._waiters.is_closed:
-            with self._waiters.expecting(run_id, call.call_id) as news:
+            with self._waiters.expecting(run_id, call.call_id) as waiter:
                 call = await self._require_call(namespace, path)
-                siblings = await self._engine.store.read_instance(instance)
-                went_on = bool(siblings) and siblings[-1].run_id != run_id
+                runs = await self._engine.store.read_instance(instance)
+                continued = bool(runs) and runs[-1].run_id != run_id
                 remaining = until - self._clock.now()
                 if call.is_closed or remaining <= 0:
                     break
-                if not went_on:
-                    await news.wait(min(remaining, limits.UPDATE_RELOOK) / SECOND)
-            if siblings:
-                run_id = siblings[-1].run_id
+                if not continued:
+                    await waiter.wait(min(remaining, limits.UPDATE_RELOOK) / SECOND)
+            if runs:
+                run_id = runs[-1].run_id
         return call
 
     async def describe_call(self, request: Request) -> Response:
@@ -385,17 +385,17 @@ class Services:
                 view["result_envelope"] = Raw(output)
         return view
 
-    # What a run has called -----------------------------------------------------------------------
+    # Calls of a run ------------------------------------------------------------------------------
 
     async def list_of_run(self, request: Request) -> Response:
         instance = Instance(request.namespace, request.params["workflow_id"])
-        siblings = await self._engine.store.read_instance(instance)
-        if not siblings:
+        runs = await self._engine.store.read_instance(instance)
+        if not runs:
             raise InstanceNotFound(f"workflow {instance.workflow_id[:128]} does not exist")
-        wanted = request.params.get("run_id", siblings[-1].run_id)
-        run = next((it for it in siblings if it.run_id == wanted), None)
+        requested = request.params.get("run_id", runs[-1].run_id)
+        run = next((it for it in runs if it.run_id == requested), None)
         if run is None:
-            raise RunNotFound(f"workflow {instance.workflow_id[:128]} has no run {wanted[:64]}")
+            raise RunNotFound(f"workflow {instance.workflow_id[:128]} has no run {requested[:64]}")
         history = await self._engine.store.read_history(run.run_id, 0, limits.HISTORY_READ_MAX)
         calls: dict[str, dict[str, Any]] = {}
         for encoded in history:
@@ -448,7 +448,7 @@ def _binding(body: OperationBody) -> Binding:
 
 
 def _arguments(raw: Absent) -> tuple[bytes | None, bytes | None]:
-    """A bare blob or an envelope, or plain JSON."""
+    """The arguments: a bare blob or an envelope, or plain JSON."""
     if raw is not UNSET and bytes(raw).startswith(b'"'):
         return require_payload(raw, "arguments"), None
     return read_input(raw, "arguments")
@@ -462,7 +462,7 @@ def _path(request: Request, *, strict: bool = False) -> str:
     names = [name.lower() for name in _names(request)]
     for level, name in zip(_LEVELS, names, strict=False):
         if strict and not _NAME.fullmatch(name):
-            raise InvalidRequest(level, "letters, digits and ._:- only, at most 128")
+            raise InvalidRequest(level, "must be 1 to 128 letters, digits and ._:-")
     return "/".join(names)
 
 
@@ -535,7 +535,7 @@ def _call_view(namespace: str, call: Call) -> dict[str, Any]:
     return view
 
 
-_TOLD = (
+_EVENT_MEMBERS = (
     "sequence",
     "service_call_id",
     "endpoint_name",
@@ -550,10 +550,10 @@ _TOLD = (
 
 
 def _note_event(calls: dict[str, dict[str, Any]], event: dict[str, Any]) -> None:
-    told = event["payload"]
-    call = calls.setdefault(told["service_call_id"], {"started_at": event["recorded_at"]})
-    call |= {name: told[name] for name in _TOLD if name in told}
-    surface = told.get("service_call", {})
+    payload = event["payload"]
+    call = calls.setdefault(payload["service_call_id"], {"started_at": event["recorded_at"]})
+    call |= {name: payload[name] for name in _EVENT_MEMBERS if name in payload}
+    surface = payload.get("service_call", {})
     call["outcome"] = surface.get("outcome")
     call["target_namespace"] = surface.get("target_namespace")
     if event["event_type"] != "ServiceCallStarted":

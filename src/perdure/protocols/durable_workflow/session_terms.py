@@ -1,4 +1,4 @@
-"""The terms of a worker session on the wire, as commands and workers give them."""
+"""Terms of worker sessions in commands and worker requests."""
 
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ SessionSeconds = Annotated[int, Meta(ge=1, le=limits.SESSION_SECONDS_MAX)]
 
 
 class TermsBody(Body):
-    """The terms of a session, with everything optional but the id."""
+    """The terms of a session. Only the id is required."""
 
     session_id: Name255
     queue: OptionalName = None
@@ -31,7 +31,7 @@ class TermsBody(Body):
 
 
 def terms_of(body: TermsBody, at: str = "") -> SessionTerms:
-    """The terms with everything that was left out."""
+    """The terms, with defaults for what was left out."""
     given = {
         name: value
         for name in SessionTerms.__struct_fields__
@@ -46,7 +46,7 @@ def terms_of(body: TermsBody, at: str = "") -> SessionTerms:
 
 
 def terms_view(terms: SessionTerms) -> dict[str, Any]:
-    """The terms as they were given, for whoever works under them."""
+    """The terms as sent to the workers of the session."""
     view: dict[str, Any] = {
         "session_id": terms.session_id,
         "requirements": list(terms.requirements),

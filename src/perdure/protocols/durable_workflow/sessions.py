@@ -1,4 +1,4 @@
-"""Worker sessions on the wire: their terms, their verbs for workers, and what operators see."""
+"""Worker sessions: create, heartbeat and close for workers; list and show for operators."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from perdure.protocols.durable_workflow.surfaces import (
 from perdure.web.message import Request, Response
 
 FIRST_MINOR = 8
-"""Sessions came with protocol 1.8."""
+"""The minor version of the worker protocol that introduced sessions."""
 
 
 class CreateBody(TermsBody, kw_only=True):
@@ -60,7 +60,7 @@ def knows_sessions(request: Request) -> bool:
 
 
 def require_sessions(request: Request) -> None:
-    """Refuse workers whose protocol is older than sessions are."""
+    """Refuse workers of a protocol without sessions."""
     if not knows_sessions(request):
         raise WorkerSessionsUnavailable(
             f"worker sessions need protocol 1.{FIRST_MINOR}",
@@ -71,7 +71,7 @@ def require_sessions(request: Request) -> None:
 
 
 def standing_view(session: Session | None) -> dict[str, Any] | None:
-    """How the session of an attempt stands."""
+    """The session of an activity attempt and its status."""
     if session is None:
         return None
     return {

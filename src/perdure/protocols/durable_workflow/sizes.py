@@ -1,6 +1,6 @@
-"""How large a payload may be. Nobody looks closer unless the whole body is larger than that.
+"""Bounds of payload sizes. Checked only if the whole request body is larger than the bound.
 
-What was uploaded apart counts as nothing here: it has a bound of its own.
+External payloads count as zero bytes here: they have their own bound.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from perdure.web.message import Request
 
 _KIND = "payload_size"
 _CARRYING = ("arguments", "result", "envelope")
-"""Members of commands that are payloads."""
+"""Members of commands that hold payloads."""
 
 
 def require_input_size(request: Request, bounds: Bounds, *payloads: bytes | None) -> None:
-    """Refuse what a client sends to a run, if it is too large."""
+    """Refuse an input of a run that is too large."""
     for payload in payloads:
         reached = find_passed(request, bounds, payload)
         if reached is not None:
@@ -27,7 +27,7 @@ def require_input_size(request: Request, bounds: Bounds, *payloads: bytes | None
 def require_command_sizes(
     request: Request, bounds: Bounds, commands: Sequence[Command | PrepareLocalActivity]
 ) -> None:
-    """Refuse commands of which one carries too much."""
+    """Refuse commands if a payload of one is too large."""
     if len(request.body) <= bounds.payload_bytes_max:
         return
     for index, command in enumerate(commands):
@@ -41,7 +41,7 @@ def require_command_sizes(
 
 
 def find_passed(request: Request, bounds: Bounds, payload: bytes | None) -> Reached | None:
-    """The bound that a payload passes, if it does."""
+    """The bound that a payload exceeds; None if it is within the bound."""
     most = bounds.payload_bytes_max
     if len(request.body) <= most or payload is None or len(payload) <= most:
         return None
@@ -50,7 +50,7 @@ def find_passed(request: Request, bounds: Bounds, payload: bytes | None) -> Reac
 
 
 def _size_of(payload: bytes) -> int:
-    """In bytes, as SDKs count them: of an envelope only the blob."""
+    """Size in bytes as SDKs count it: of an envelope only the blob."""
     blob = blob_of_envelope(payload)
     if blob is not None:
         return len(blob)
@@ -59,4 +59,4 @@ def _size_of(payload: bytes) -> int:
 
 def _message(what: str, reached: Reached) -> str:
     kind, size, most = reached
-    return f"{kind} of {what} is {size}, more than {most}"
+    return f"{kind} of {what} is {size}; the limit is {most}"

@@ -1,4 +1,4 @@
-"""Items for streams of output, as clients and workers send them: from the wire to the core."""
+"""Items for output streams, from clients and workers: validated, translated to the core."""
 
 import re
 
@@ -23,11 +23,11 @@ from perdure.protocols.durable_workflow.payloads import (
 )
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,190}")
-"""How a stream may be called."""
+"""The form of a stream name."""
 
 
 class WireDirective(Struct, kw_only=True):
-    """What a workflow's code asks of a stream, on the side effect that records it."""
+    """A write to a stream by workflow code, carried by the side effect that records it."""
 
     operation: str
     stream_name: str
@@ -40,9 +40,9 @@ class WireDirective(Struct, kw_only=True):
 
 
 def translate_directive(wire: WireDirective, at: str) -> Directive:
-    """A directive in our words. Refuses what makes no sense."""
+    """The directive of the core. Refuses invalid names, actions and items."""
     if not NAME.fullmatch(wire.stream_name):
-        raise InvalidRequest(f"{at}.stream_name", "is no name for a stream")
+        raise InvalidRequest(f"{at}.stream_name", "is not a valid stream name")
     if wire.operation == "append":
         if wire.items is None:
             raise InvalidRequest(f"{at}.items", "is required")
@@ -51,7 +51,7 @@ def translate_directive(wire: WireDirective, at: str) -> Directive:
     if wire.operation not in ("close", "error"):
         raise InvalidRequest(f"{at}.operation", "must be append, close or error")
     if (wire.operation == "error") != (wire.error_reason is not None):
-        raise InvalidRequest(f"{at}.error_reason", "belongs to the operation error")
+        raise InvalidRequest(f"{at}.error_reason", "is only allowed with the operation error")
     return closing(wire.stream_name, wire.error_reason, wire.retention_seconds)
 
 
@@ -62,7 +62,7 @@ def appending(
     origin: NewItem,
     at: str = "",
 ) -> AppendItems:
-    """Items to append; those that do not say where they are from are from `origin`."""
+    """Items to append. `origin` is the default for items that name none."""
     return AppendItems(
         stream_name=stream_name,
         items=[

@@ -1,4 +1,4 @@
-"""Streams that runs put out: list, describe, read to the end and wait there, append, close."""
+"""Output streams of runs: list, describe, read (waiting for new items), append, close."""
 
 import asyncio
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _CLIENT = NewItem(origin="control_plane")
 
 
 class _Page(Struct, frozen=True):
-    """What a reader gets: the stream, some items, and where to go on."""
+    """A page for a reader: the stream, some items, and the next offset."""
 
     stream: OutputStream
     items: list[bytes]
@@ -43,7 +43,7 @@ class _Page(Struct, frozen=True):
 
 
 class _Window(Struct, frozen=True):
-    """Which part of a stream a reader asks for."""
+    """The range of a stream that a reader requests, and how long it waits."""
 
     first: int
     limit: int
@@ -62,7 +62,7 @@ class Streams:
         names = ("list_streams", "describe_stream", "read_stream", "append_stream", "close_stream")
         self.surfaces = {name: surface.of(name) for name in names}
 
-    # Reading -------------------------------------------------------------------------------------
+    # Read ----------------------------------------------------------------------------------------
 
     async def list_streams(self, request: Request) -> Response:
         run_id = (await self._require_run(request)).run_id
@@ -79,7 +79,7 @@ class Streams:
         stream = await STREAMS.read(self._store, key.namespace, key.key)
         if stream is None:
             raise _not_found(key)
-        return self._told("describe_stream", request, stream)
+        return self._stream_answer("describe_stream", request, stream)
 
     async def read(self, request: Request) -> Response:
         key = await self._require_key(request)
@@ -93,20 +93,20 @@ class Streams:
             "next_offset": page.next_offset,
             "terminal": page.is_last,
         }
-        return self._told("read_stream", request, page.stream, members)
+        return self._stream_answer("read_stream", request, page.stream, members)
 
     async def _page(self, key: RecordKey, window: _Window, request: Request) -> _Page | None:
-        """Read, and wait at the end of the stream until there is more, or it is over."""
+        """Read items. At the end of the stream, wait for more until it closes or time is up."""
         if not window.seconds:
             return await self._read_page(key, window, None)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + window.seconds
         with self._stream_readers.waiting_at(key) as tail:
-            is_gone = False
+            is_disconnected = False
 
             def leave() -> None:
-                nonlocal is_gone
-                is_gone = True
+                nonlocal is_disconnected
+                is_disconnected = True
                 tail.wake()
 
             request.watch(leave)
@@ -117,7 +117,7 @@ class Streams:
                 if page is not None and (page.items or page.is_last):
                     return page
                 if (
-                    is_gone
+                    is_disconnected
                     or self._stream_readers.is_closed
                     or left <= 0
                     or not await tail.wait(left)
@@ -142,10 +142,10 @@ class Streams:
         )
         if found:
             return _Page(stream, [data for _, data in found], found[-1][0] + 1)
-        # At the end, or what was asked for is gone: either way the stream goes on behind it.
+        # At the end, or the requested items were removed: continue after the last known offset.
         return _Page(stream, [], max(window.first, stream.total))
 
-    # Writing -------------------------------------------------------------------------------------
+    # Write ---------------------------------------------------------------------------------------
 
     async def append(self, request: Request) -> Response:
         key, is_closed = await self._require_outlet(request)
@@ -161,7 +161,7 @@ class Streams:
             "accepted": written.accepted,
             "deduped": len(written.offsets) - written.accepted,
         }
-        return self._told("append_stream", request, written.stream, members)
+        return self._stream_answer("append_stream", request, written.stream, members)
 
     async def close(self, request: Request) -> Response:
         key, is_closed = await self._require_outlet(request)
@@ -171,7 +171,7 @@ class Streams:
         directive = closing(stream.stream_name, body.error_reason, body.retention_seconds)
         operation = WriteStream(key.namespace, stream.run_id, directive, is_closed=is_closed)
         written: Written = await self._engine.submit(operation)
-        return self._told("close_stream", request, written.stream)
+        return self._stream_answer("close_stream", request, written.stream)
 
     # Both ----------------------------------------------------------------------------------------
 
@@ -179,11 +179,11 @@ class Streams:
         return (await self._require_outlet(request))[0]
 
     async def _require_outlet(self, request: Request) -> tuple[RecordKey, bool]:
-        """The stream that a path names, and whether its run is closed."""
+        """The key of the stream in the path, and whether its run is closed."""
         name = request.params["stream_name"]
         if not NAME.fullmatch(name):
             raise InvalidStreamName(
-                "a stream is named by a letter or digit and up to 190 letters, digits, dots, "
+                "the name of a stream is a letter or digit and up to 190 letters, digits, dots, "
                 "colons, underscores and dashes",
                 stream_name=name[:255],
             )
@@ -191,14 +191,14 @@ class Streams:
         return record_key(request.namespace, run.run_id, name), run.is_closed
 
     async def _require_run(self, request: Request) -> Run:
-        """The run that a path names. What a run is called never changes, so no beat need look."""
+        """The run in the path. Read outside the beat: the names of a run never change."""
         workflow_id, run_id = request.params["workflow_id"], request.params["run_id"]
         run = await self._store.read_run(run_id)
         if run is None or (run.namespace, run.workflow_id) != (request.namespace, workflow_id):
             raise InstanceNotFound(f"workflow {workflow_id[:128]} has no run {run_id[:64]}")
         return run
 
-    def _told(
+    def _stream_answer(
         self,
         operation: str,
         request: Request,
@@ -257,7 +257,7 @@ def _number(query: dict[str, str], name: str, default: int, least: int, most: in
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """These routes have a word of their own for what makes no sense."""
+    """Turn validation errors into `invalid_request`, the reason of the stream routes."""
     try:
         yield
     except InvalidRequest as error:

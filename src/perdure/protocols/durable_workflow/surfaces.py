@@ -32,14 +32,14 @@ encode = msgspec.json.encode
 _COMMANDS = frozenset(
     {"start", "signal", "update", "cancel", "terminate", "request_cancellation", "redrive"}
 )
-"""Operations that are refused as commands, with a word on which."""
+"""Operations whose refusals carry the members of a command."""
 
 CONTROL_HEADER = b"x-durable-workflow-control-plane-version"
 WORKER_HEADER = b"x-durable-workflow-protocol-version"
 
 
 def translate(error: Exception) -> HttpError | None:
-    """A refusal of the rules or of the disk as an answer; None for what should not happen."""
+    """The error response of a refusal by rules or store; None for an unexpected error."""
     if isinstance(error, Rejection):
         status = STATUS_BY_REJECTION[type(error)]
         details = error.details
@@ -62,19 +62,19 @@ def translate(error: Exception) -> HttpError | None:
 
 
 def _wire(details: dict[str, object]) -> dict[str, Any]:
-    """Instants among the details are written as text."""
+    """The details with instants formatted as text."""
     return {
         key: instant.text(value) if key.endswith("_at") and isinstance(value, int) else value
         for key, value in details.items()
     }
 
 
-_OF_REPORTS = (400, 409, 413, 422)
-"""How reports are refused for what they say."""
+_REPORT_STATUSES = (400, 409, 413, 422)
+"""Statuses of reports that are refused for their content."""
 
 
 class Namespaces:
-    """Which namespaces exist, and which one a request means."""
+    """The known namespaces, and the resolution of a request to one of them."""
 
     def __init__(self, default: str) -> None:
         self.default = default
@@ -84,8 +84,8 @@ class Namespaces:
         named = request.headers.get(b"x-namespace")
         namespace = "" if named is None else _folded(named)
         if not namespace:
-            asked = request.query.get("namespace") if request.query_string else None
-            namespace = (asked or self.default).lower()
+            requested = request.query.get("namespace") if request.query_string else None
+            namespace = (requested or self.default).lower()
         if namespace not in self.known:
             raise HttpError(
                 404,
@@ -102,7 +102,7 @@ def _folded(named: bytes) -> str:
 
 
 class ControlSurface:
-    """Calls of clients and operators. Workflow routes name their operation in every answer."""
+    """Requests of clients and operators. Workflow routes name their operation in every answer."""
 
     _HEADERS = ((CONTROL_HEADER, CONTROL_PLANE_VERSION.encode()),)
 
@@ -117,23 +117,23 @@ class ControlSurface:
         return ControlSurface(self._namespaces, operation)
 
     def admit(self, request: Request) -> None:
-        asked = request.header(CONTROL_HEADER)
-        if asked != CONTROL_PLANE_VERSION:
-            kind = "missing" if asked is None else "unsupported"
+        requested = request.header(CONTROL_HEADER)
+        if requested != CONTROL_PLANE_VERSION:
+            kind = "missing" if requested is None else "unsupported"
             raise HttpError(
                 400,
                 f"{kind}_control_plane_version",
                 f"send {CONTROL_HEADER.decode()}: {CONTROL_PLANE_VERSION}",
                 {
                     "supported_version": CONTROL_PLANE_VERSION,
-                    "requested_version": asked,
+                    "requested_version": requested,
                     "remediation": "use a client of control plane version 2",
                 },
             )
         request.namespace = self._namespaces.resolve(request)
 
     def answer(self, request: Request, status: int, body: dict[str, Any]) -> Response:
-        """A success with the operation's block."""
+        """A successful answer with the block of the operation."""
         return Response(status, encode(self._with_block(request, body)), self._HEADERS)
 
     def refuse(self, request: Request, error: HttpError) -> Response:
@@ -151,13 +151,13 @@ class ControlSurface:
         )
 
     def _refused_command(self, request: Request) -> dict[str, Any]:
-        """What an accepted command would say of itself, too."""
-        told = {
+        """Members of a refused command, as an accepted one has them."""
+        members = {
             "command_status": "rejected",
             "command_source": "control_plane",
             "target_scope": "run" if "run_id" in request.params else "instance",
         }
-        return told | ({self._name_field: request.params["name"]} if self._name_field else {})
+        return members | ({self._name_field: request.params["name"]} if self._name_field else {})
 
     def _with_block(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         operation = self._operation
@@ -182,7 +182,7 @@ class ControlSurface:
 
 
 class WorkerSurface:
-    """Calls of workers. Every answer carries the protocol version and what the server can do."""
+    """Requests of workers. Every answer carries protocol version and server capabilities."""
 
     _HEADERS = ((WORKER_HEADER, WORKER_PROTOCOL_VERSION.encode()),)
 
@@ -208,20 +208,20 @@ class WorkerSurface:
         if namespace in self._namespaces.known:
             request.namespace = namespace
         else:
-            self._look_closer(request)
+            self._admit_checked(request)
 
-    def _look_closer(self, request: Request) -> None:
+    def _admit_checked(self, request: Request) -> None:
         if not _is_supported(request.headers.get(WORKER_HEADER)):
-            asked = request.header(WORKER_HEADER)
-            kind = "missing" if asked is None else "unsupported"
-            message = f"this server speaks worker protocol 1.0 to {WORKER_PROTOCOL_VERSION}"
+            requested = request.header(WORKER_HEADER)
+            kind = "missing" if requested is None else "unsupported"
+            message = f"this server supports worker protocol 1.0 to {WORKER_PROTOCOL_VERSION}"
             raise HttpError(
                 400,
                 f"{kind}_protocol_version",
                 message,
                 {
                     "supported_version": WORKER_PROTOCOL_VERSION,
-                    "requested_version": asked,
+                    "requested_version": requested,
                     "remediation": message,
                 },
             )
@@ -231,7 +231,7 @@ class WorkerSurface:
         return self.splice(status, encode(body))
 
     def splice(self, status: int, body: bytes) -> Response:
-        """An answer whose members are encoded already; the envelope is put behind them."""
+        """An answer of encoded members, with those of the envelope appended."""
         return Response(status, body[:-1], self._HEADERS, tail=self._tail)
 
     def refuse(self, request: Request, error: HttpError) -> Response:
@@ -253,34 +253,34 @@ class WorkerSurface:
         return response
 
     def _note(self, request: Request, error: HttpError) -> None:
-        """Remember what a worker reported in vain: it will report it again."""
-        if error.status in _OF_REPORTS and request.path.endswith(b"/complete"):
+        """Count a refused completion, so that `describe` can show why a run does not progress."""
+        if error.status in _REPORT_STATUSES and request.path.endswith(b"/complete"):
             task_id = request.params["task_id"]
             self._refusals.note(task_id, error.reason, error.message, self._clock.now())
 
 
 @lru_cache(maxsize=256)
-def _named(asked: bytes | None, named: bytes | None) -> str:
-    """The namespace that a header names, if the version is one that we speak; else nothing."""
-    return _folded(named) if named is not None and _is_supported(asked) else ""
+def _named(requested: bytes | None, named: bytes | None) -> str:
+    """The namespace in the header if the version is supported; otherwise empty."""
+    return _folded(named) if named is not None and _is_supported(requested) else ""
 
 
 @lru_cache(maxsize=64)
-def _is_supported(asked: bytes | None) -> bool:
-    major, dot, minor = (asked or b"").strip().partition(b".")
+def _is_supported(requested: bytes | None) -> bool:
+    major, dot, minor = (requested or b"").strip().partition(b".")
     if major != b"1" or not dot or not minor.isascii() or not minor.isdigit() or len(minor) > 4:
         return False
     return int(minor) <= WORKER_PROTOCOL_MINOR
 
 
 def protocol_minor(request: Request) -> int:
-    """The minor version of the worker protocol that an admitted request speaks."""
+    """The minor version of the worker protocol of an admitted request."""
     return _minor(request.headers.get(WORKER_HEADER) or b"")
 
 
 @lru_cache(maxsize=64)
-def _minor(asked: bytes) -> int:
-    return int(asked.strip().partition(b".")[2])
+def _minor(requested: bytes) -> int:
+    return int(requested.strip().partition(b".")[2])
 
 
 class DiscoverySurface:

@@ -1,6 +1,6 @@
-"""Task queues as operators see them: what waits, who is there, and who holds what.
+"""Task queues for operators: backlog, workers and leases.
 
-Counts are read once and not in one transaction; they end at a bound, and say so.
+Counts are read one after the other, not in one transaction. They stop at a bound and say so.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ from perdure.protocols.durable_workflow.workers import slots_view
 from perdure.store.interface import QueueKey
 from perdure.web.message import Request, Response
 
-_Crews = dict[str, list[Worker]]
-"""Registered workers by their queues, in the order of their ids."""
+_Workers = dict[str, list[Worker]]
+"""Registered workers by queue, ordered by id."""
 
 
 class TaskQueues:
@@ -56,14 +56,14 @@ class TaskQueues:
         self.surface = surface
 
     async def list_queues(self, request: Request) -> Response:
-        """Queues that have workers, ready tasks or builds of which something is wanted."""
+        """Queues with workers, ready tasks, or drained or promoted builds."""
         namespace, most = request.namespace, limits.TASK_QUEUES_LISTED_MAX
-        crews = await self._crews(namespace)
-        names = set(crews)
+        workers = await self._workers_by_queue(namespace)
+        names = set(workers)
         names.update(await self._engine.store.read_queues(namespace, KINDS, most + 1))
         names.update(queue for where, queue in self._engine.rollouts.queues if where == namespace)
         shown = sorted(names)[:most]
-        states = await self._states(namespace, shown, crews, limits.READY_COUNTED_LISTED_MAX)
+        states = await self._states(namespace, shown, workers, limits.READY_COUNTED_LISTED_MAX)
         answer = {
             "namespace": namespace,
             "task_queues": [
@@ -76,20 +76,20 @@ class TaskQueues:
         return self.surface.answer(request, 200, answer)
 
     async def describe(self, request: Request) -> Response:
-        """One queue in full. One that nobody has heard of is empty."""
+        """One queue in full. An unknown queue is shown as empty."""
         namespace, name = request.namespace, require_queue(request)
-        crews = await self._crews(namespace)
-        crew = crews.get(name, [])
-        states = await self._states(namespace, [name], crews, limits.READY_COUNTED_MAX)
+        workers = await self._workers_by_queue(namespace)
+        registered = workers.get(name, [])
+        states = await self._states(namespace, [name], workers, limits.READY_COUNTED_MAX)
         now = self._clock.now()
-        owners = [worker.worker_id for worker in crew]
+        owners = [worker.worker_id for worker in registered]
         held = await self._engine.store.read_leases(namespace, owners, limits.LEASES_LISTED_MAX)
         leases = [_lease_view(run, place, now) for run, place in held]
         view = await self._view(namespace, states[name])
         for kind in ("workflow", "activity"):
             shown = [lease for lease in leases if lease["task_type"] == kind]
             if len(shown) < limits.LEASES_LISTED_MAX:
-                # All of them were looked at, which no index could say.
+                # The list is complete, so expired leases can be counted; no index has that count.
                 expired = sum(lease["is_expired"] for lease in shown)
                 view["stats"][f"{kind}_tasks"]["expired_lease_count"] = expired
         answer = {
@@ -98,36 +98,36 @@ class TaskQueues:
             **view,
             "pollers": [
                 _poller_view(worker, worker.status(now, self._engine.rollouts.draining))
-                for worker in crew[: limits.WORKERS_LISTED_MAX]
+                for worker in registered[: limits.WORKERS_LISTED_MAX]
             ],
             "current_leases": leases,
             "count_limit": limits.READY_COUNTED_MAX,
         }
         return self.surface.answer(request, 200, answer)
 
-    async def _crews(self, namespace: str) -> _Crews:
+    async def _workers_by_queue(self, namespace: str) -> _Workers:
         await self._engine.refresh_workers()
         await self._engine.refresh_rollouts()
-        crews: _Crews = {}
+        workers: _Workers = {}
         for worker in self._engine.workers.values():
             if worker.namespace == namespace and worker.deregistered_at is None:
-                crews.setdefault(worker.queue, []).append(worker)
-        for crew in crews.values():
-            crew.sort(key=lambda worker: worker.worker_id)
-        return crews
+                workers.setdefault(worker.queue, []).append(worker)
+        for registered in workers.values():
+            registered.sort(key=lambda worker: worker.worker_id)
+        return workers
 
     async def _states(
-        self, namespace: str, names: Sequence[str], crews: _Crews, limit: int
+        self, namespace: str, names: Sequence[str], workers: _Workers, limit: int
     ) -> dict[str, QueueState]:
         store, now = self._engine.store, self._clock.now()
         draining = self._engine.rollouts.draining
-        states = {name: with_workers(name, crews.get(name, ()), draining, now) for name in names}
+        states = {name: with_workers(name, workers.get(name, ()), draining, now) for name in names}
         for waiting in await store.read_backlog(namespace, names, KINDS, limit):
             state = states[waiting.queue]
             state.add_ready(waiting.kind, waiting.number, waiting.oldest_at)
             state.is_capped |= waiting.number >= limit
-        # A worker is registered for one queue, so what it holds is of that queue.
-        queue_of = {worker.worker_id: name for name in names for worker in crews.get(name, ())}
+        # A worker is registered for one queue, so its leases are on that queue.
+        queue_of = {worker.worker_id: name for name in names for worker in workers.get(name, ())}
         if queue_of:
             await self._add_leased(namespace, states, queue_of)
         return states
@@ -182,7 +182,7 @@ class TaskQueues:
         return admission(kind, state.of(kind), used, is_throttled=is_throttled, now=now)
 
     def _queries(self, key: QueueName) -> dict[str, Any]:
-        """Queries stay at the node where they were asked, and so does their count."""
+        """Counts of queries. Only those of this node: queries stay at their home node."""
         pending, most = self._query_broker.pending_count(key), self._query_broker.pending_max
         return {
             "status": "accepting" if pending < most else "full",

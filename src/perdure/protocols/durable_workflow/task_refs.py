@@ -1,4 +1,4 @@
-"""Which task or attempt a worker speaks of, from its path and its body."""
+"""References to tasks and attempts, from the path and body of a worker request."""
 
 from perdure.core.rejection import TaskNotFound
 from perdure.core.run.completion import TaskReport

@@ -1,4 +1,4 @@
-"""Page tokens: opaque to clients, a position to us."""
+"""Page tokens: opaque to clients, a position to the server."""
 
 import base64
 import binascii
@@ -8,7 +8,7 @@ from perdure.store.interface import ListCursor
 
 
 def history_token(sequence: int) -> str:
-    """Names the events behind a sequence. `MA==` is the beginning."""
+    """The token of the events after a sequence. `MA==` is the beginning."""
     return base64.b64encode(str(sequence).encode()).decode()
 
 
@@ -30,7 +30,7 @@ def parse_list_token(token: str) -> ListCursor:
         text = ""
     started_at, colon, run_id = text.partition(":")
     if not colon or not started_at.isdigit() or len(started_at) > 18:
-        raise InvalidRequest("next_page_token", "is not a token of this list")
+        raise InvalidRequest("next_page_token", "was not issued for this list")
     return ListCursor(int(started_at), run_id)
 
 

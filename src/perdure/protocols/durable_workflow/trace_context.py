@@ -1,6 +1,6 @@
-"""Carriers of traces on the wire. Tracing confers nothing: it is carried, bounded, and never read.
+"""Trace contexts in requests and tasks: bounded, passed on, never interpreted.
 
-A carrier that breaks its own bounds is refused like any other value that makes no sense.
+A trace context grants no rights. One that exceeds its bounds is refused like any invalid value.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ _decoder = msgspec.json.Decoder(_Carrier)
 
 
 def read_carrier(raw: Raw | UnsetType, field: str = "observability_context") -> bytes | None:
-    """The carrier of a request, within its bounds, as it will be handed on."""
+    """The trace context of a request, checked against its bounds, as it will be passed on."""
     if raw is UNSET or bytes(raw) == b"null":
         return None
     try:
         carrier = _decoder.decode(raw)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(field, f"is no trace context: {error}") from None
+        raise InvalidRequest(field, f"is not a valid trace context: {error}") from None
     for name, most in _HEADER_BYTES_MAX.items():
         header = getattr(carrier.carrier, name)
         if header is not None and len(header.encode()) > most:
@@ -60,7 +60,7 @@ def trace_members(
     run_id: str,
     namespace: str,
 ) -> dict[str, Any]:
-    """What a task tells of traces: that of its run, and those of the commands that led to it."""
+    """Trace members of a task: the context of its run, and links to commands that caused it."""
     members: dict[str, Any] = {}
     if trace is not None:
         members["observability_context"] = Raw(trace)
@@ -73,7 +73,7 @@ def trace_members(
 def _links(
     links: Sequence[TraceLink], *, task_id: str, run_id: str, namespace: str
 ) -> dict[str, Any] | None:
-    """The newest links that fit. A link has no baggage: that belongs to one trace alone."""
+    """The newest links that fit, without baggage, which belongs to a single trace."""
     entries = [
         {"kind": "command", "command_id": link.command_id, "context": _without_baggage(link.trace)}
         for link in links
@@ -101,7 +101,7 @@ def _without_baggage(trace: bytes) -> dict[str, Any]:
 
 
 def _wire_size(encoded: bytes) -> int:
-    """As the SDK counts: every slash and every character beyond ASCII is escaped."""
+    """Size as the SDK counts it: slashes and characters beyond ASCII are escaped."""
     text = encoded.decode()
     return sum(
         1 if character.isascii() else 6 if ord(character) < 0x10000 else 12 for character in text

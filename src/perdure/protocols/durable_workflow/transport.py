@@ -1,4 +1,4 @@
-"""External payloads on the wire: upload, fetch, and how both are announced."""
+"""External payloads: upload, fetch, and their announcement in cluster info."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ _CODEC = b"x-durable-workflow-payload-codec"
 _SIZE = b"x-durable-workflow-payload-size"
 _SHA256 = b"x-durable-workflow-payload-sha256"
 _HASHED_AT_ONCE_MAX = 262_144
-"""Larger payloads are hashed in a thread, so that nobody waits for it."""
+"""Larger payloads are hashed in a thread, so as not to block the event loop."""
 _RETRY_SECONDS = 5
 
 REASONS = {
@@ -51,11 +51,11 @@ REASONS = {
     "payload_too_large": "external_payload_oversized",
     "unsupported_media_type": "external_payload_unsupported",
 }
-"""What the door refuses has names of its own here; what the disk refuses is `unavailable`."""
+"""Reasons of these routes, by general reason. Store errors become `unavailable`."""
 
 
 def storage_policy(threshold_bytes: int) -> dict[str, Any]:
-    """What cluster info says of a namespace, as the SDKs validate it."""
+    """The storage policy of a namespace in cluster info, in the form that SDKs validate."""
     return {
         "status": "available",
         "enabled": True,
@@ -86,7 +86,7 @@ def storage_policy(threshold_bytes: int) -> dict[str, Any]:
 
 
 class PayloadSurface:
-    """Clients and workers alike: either plane's version may be sent, and none is asked for."""
+    """Requests of clients and workers. Version headers are accepted, but not required."""
 
     _HEADERS = ((b"cache-control", b"no-store, private"),)
 
@@ -132,27 +132,29 @@ class PayloadTransport:
         self._clock = clock
         self._finishing = finishing
         self._is_open = is_open
-        self._taking_bytes = 0
+        self._upload_bytes = 0
         self.surface = surface
 
     async def upload(self, request: Request) -> Response:
-        """Take bytes in. The same bytes have the same reference, however often they come."""
+        """Store a payload. The same bytes always get the same reference."""
         if not self._is_open:
-            raise ExternalPayloadUnsupported("external payloads are switched off here")
+            raise ExternalPayloadUnsupported(
+                "external payloads are switched off; see PERDURE_EXTERNAL_PAYLOADS"
+            )
         data, request.body = request.body, b""
         reference = _announced(request)
         await _require_intact(reference, data)
         if not data.isascii():
-            raise ExternalPayloadUnsupported("a payload is the text of a blob")
+            raise ExternalPayloadUnsupported("the body must be the text of a blob")
         await self._require_room(request)
         reference = reference_to(
             request.namespace, reference.codec, reference.size_bytes, reference.sha256
         )
-        self._taking_bytes += len(data)
+        self._upload_bytes += len(data)
         try:
             await self._engine.submit(UploadPayload(request.namespace, reference, data))
         finally:
-            self._taking_bytes -= len(data)
+            self._upload_bytes -= len(data)
         return self.surface.answer(
             201,
             {
@@ -163,25 +165,25 @@ class PayloadTransport:
         )
 
     async def _require_room(self, request: Request) -> None:
-        """What nobody uses yet has a bound; what is used makes room by that.
+        """Refuse an upload if too many bytes are stored that no run uses yet.
 
-        Work in hand may pass it, up to twice as much: it is what makes room.
+        Reports on leased tasks may use twice as much: they turn unused payloads into used ones.
         """
         part = max(
             await loose_part(self._engine.store),
-            self._taking_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
+            self._upload_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
         )
-        if part < 1 or (part < 2 and await self._finishing.is_for_work_in_hand(request)):
+        if part < 1 or (part < 2 and await self._finishing.is_for_leased_task(request)):
             return
         raise StoragePressure(
-            "too much was uploaded that nothing names yet; it is forgotten after an hour",
+            "too many payloads were uploaded that no run uses; these are removed after an hour",
             storage_state="draining",
             request_admitted=False,
             retry_after_seconds=_RETRY_SECONDS,
         )
 
     async def fetch(self, request: Request) -> Response:
-        """Give bytes out, after a look at whether they are what was uploaded."""
+        """Send a payload, after checking it against its hash."""
         reference_id = request.params["reference_id"]
         stored = None
         if is_reference_id(reference_id):
@@ -210,11 +212,11 @@ class PayloadTransport:
 
 
 def _announced(request: Request) -> Reference:
-    """What the headers of an upload say of its body."""
+    """The reference of the body, from the headers of an upload."""
     codec, size, sha256 = (request.header(name) for name in (_CODEC, _SIZE, _SHA256))
     if codec not in CODECS:
-        told = ", ".join(sorted(CODECS))
-        raise ExternalPayloadUnsupported(f"{_CODEC.decode()} must be one of: {told}")
+        codecs = ", ".join(sorted(CODECS))
+        raise ExternalPayloadUnsupported(f"{_CODEC.decode()} must be one of: {codecs}")
     if size is None or not size.isascii() or not size.isdigit() or len(size) > 12:
         raise ExternalPayloadIntegrityMismatch(f"{_SIZE.decode()} must be the size of the body")
     if sha256 is None or not is_sha256(sha256):
@@ -225,7 +227,7 @@ def _announced(request: Request) -> Reference:
 
 
 def _expected(request: Request, known: Reference) -> Reference:
-    """What the headers of a fetch say; who says nothing takes what there is."""
+    """The reference in the headers of a fetch; without them, the stored one."""
     codec, size, sha256 = (request.header(name) for name in (_CODEC, _SIZE, _SHA256))
     is_size = size is None or (size.isascii() and size.isdigit() and len(size) <= 12)
     return Reference(

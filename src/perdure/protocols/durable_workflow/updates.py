@@ -1,4 +1,4 @@
-"""Updates on both planes: clients send them and wait, workers judge them beforehand."""
+"""Updates on both planes: clients send them and wait, workers validate them."""
 
 import asyncio
 from typing import Any
@@ -47,7 +47,7 @@ REFUSALS: dict[str, tuple[type[r.Rejection], bool]] = {
     r.UpdateValidationNotClaimed.reason: (r.UpdateValidationNotClaimed, True),
     r.UpdateValidationOutOfTime.reason: (r.UpdateValidationOutOfTime, True),
 }
-"""Why an update was not accepted, and whether trying again may help."""
+"""Refusals of updates, and whether a retry may help."""
 
 
 class _Payload(Struct):
@@ -71,7 +71,7 @@ _ENDINGS = frozenset({"UpdateCompleted", "UpdateRejected"})
 
 
 class Ticket(Struct, frozen=True, kw_only=True):
-    """All that a waiting client holds: which update it waits for, how far, and how long."""
+    """What a waiting request keeps in memory: the update, the stage to reach, the time-out."""
 
     namespace: str
     workflow_id: str
@@ -109,7 +109,7 @@ class Updates:
     async def update(self, request: Request) -> Response:
         began = asyncio.get_running_loop().time()
         ticket = await self._admit(request)
-        # From here on the client may wait for long: what it sent is on disk and goes from memory.
+        # The client may wait for long. Its input is on disk, so its memory is released.
         request.body = b""
         view = await self._wait(request, ticket, began)
         return await self._answer(request, ticket, view)
@@ -118,7 +118,7 @@ class Updates:
         name = require_operation_name(request.params["name"], "update_name", self._bounds)
         body = bodies.decode(request.body, bodies.UpdateBody)
         if body.wait_policy is not UNSET:
-            raise r.InvalidRequest("wait_policy", "is gone; use wait_for")
+            raise r.InvalidRequest("wait_policy", "is no longer supported; use wait_for")
         if body.wait_for not in (None, *STAGES):
             raise r.InvalidRequest("wait_for", f"must be one of {', '.join(STAGES)}")
         arguments, plain = read_input(body.input, "input")
@@ -140,7 +140,7 @@ class Updates:
             )
         )
         asked = body.wait_timeout_seconds
-        patience = self._wait_timeout if asked is None else asked * limits.SECOND
+        timeout = self._wait_timeout if asked is None else asked * limits.SECOND
         return Ticket(
             namespace=request.namespace,
             workflow_id=request.params["workflow_id"],
@@ -149,39 +149,39 @@ class Updates:
             request_id=target.request_id,
             requested_run_id=target.run_id,
             wait_for=body.wait_for or "accepted",
-            seconds=min(patience, limits.UPDATE_WAIT_MAX) / limits.SECOND,
+            seconds=min(timeout, limits.UPDATE_WAIT_MAX) / limits.SECOND,
             asked=asked,
         )
 
     async def _wait(self, request: Request, ticket: Ticket, began: float) -> UpdateView:
-        """How far the update has come when its client's stage is reached, or its time is up."""
+        """The update when it reaches the requested stage, or when time is up."""
         admitted = ticket.admitted
         if admitted.accepted_at is not None and ticket.wait_for == "accepted":
             return UpdateView(status="accepted", accepted_at=admitted.accepted_at)
-        look = ReadUpdate(ticket.namespace, admitted.run_id, admitted.update_id)
-        with self._waiters.expecting(admitted.run_id, admitted.update_id) as news:
-            request.watch(news.tell)
+        read = ReadUpdate(ticket.namespace, admitted.run_id, admitted.update_id)
+        with self._waiters.expecting(admitted.run_id, admitted.update_id) as waiter:
+            request.watch(waiter.tell)
             while True:
-                news.looked()
-                view: UpdateView = await self._engine.submit(look)
+                waiter.looked()
+                view: UpdateView = await self._engine.submit(read)
                 if view.status not in OPEN:
                     return view
                 if view.status == "accepted" and ticket.wait_for == "accepted":
                     return view
-                patience = ticket.seconds
+                timeout = ticket.seconds
                 if view.status == VALIDATING:
-                    # The run itself ends this when nobody judges the update in time.
-                    patience = limits.UPDATE_WAIT_MAX / limits.SECOND
-                left = began + patience - asyncio.get_running_loop().time()
+                    # The run itself refuses the update if no worker validates it in time.
+                    timeout = limits.UPDATE_WAIT_MAX / limits.SECOND
+                left = began + timeout - asyncio.get_running_loop().time()
                 if left <= 0 or request.is_gone or self._waiters.is_closed:
                     return view
-                await news.wait(min(left, limits.UPDATE_RELOOK / limits.SECOND))
+                await waiter.wait(min(left, limits.UPDATE_RELOOK / limits.SECOND))
 
     async def _answer(self, request: Request, ticket: Ticket, view: UpdateView) -> Response:
         admitted = ticket.admitted
         if view.status == VALIDATING:
             raise r.UpdateValidationNotClaimed(
-                f"update {ticket.name} still waits for its validator",
+                f"update {ticket.name} is still being validated",
                 **_identity(ticket),
                 retryable=True,
             )
@@ -215,7 +215,7 @@ class Updates:
         payload = event.payload
         if event.event_type == "UpdateRejected":
             raise r.UpdateRejected(
-                f"the run closed before update {ticket.name} was taken up",
+                f"the run closed before update {ticket.name} was accepted",
                 **_identity(ticket),
                 outcome="rejected_not_active",
                 rejection_reason="run_not_active",
@@ -232,7 +232,7 @@ class Updates:
                 "failure": {"type": payload.exception_type, "message": message},
             }
             if ticket.wait_for == "accepted":
-                # It was accepted, and that is what was asked.
+                # The request was to wait for acceptance, which was reached.
                 return self.surface.answer(request, 200, {**members, **failed})
             raise r.UpdateFailed(message, **members, **failed)
         result = bytes(payload.result)
@@ -247,7 +247,7 @@ class Updates:
         return self.surface.answer(request, 200, members)
 
     async def _ending(self, ticket: Ticket, view: UpdateView) -> _Event:
-        """The event that tells how an update ended."""
+        """The event with the outcome of an update."""
         if view.event is not None:
             return _event_decoder.decode(view.event)
         store, run_id = self._engine.store, ticket.admitted.run_id
@@ -255,7 +255,7 @@ class Updates:
             (encoded,) = await store.read_history(run_id, view.position - 1, 1)
             return _event_decoder.decode(encoded)
         assert view.status == UNKNOWN
-        # It ended long ago, and history remembers. Slow, and only asked by late repeats.
+        # It ended long ago: search the history. Slow, and only for late repeats of a request.
         update_id = ticket.admitted.update_id
         for encoded in await store.read_history(run_id, 0, limits.HISTORY_READ_MAX):
             if update_id.encode() in encoded:
@@ -263,7 +263,7 @@ class Updates:
                 if event.event_type in _ENDINGS and event.payload.update_id == update_id:
                     return event
         raise r.UpdateRejected(
-            f"update {ticket.name} was refused, and why is no longer known", **_identity(ticket)
+            f"update {ticket.name} was refused; the reason is no longer stored", **_identity(ticket)
         )
 
     # Workers -------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Updates:
 def validation_task(
     delivery: ValidationDelivery, namespace: str, events: list[bytes]
 ) -> dict[str, Any]:
-    """A leased validation as its worker reads it."""
+    """A leased validation in the form of the wire."""
     return {
         "task_kind": "update_validation",
         "task_id": delivery.task_id,
@@ -354,10 +354,10 @@ def _refused(ticket: Ticket, refusal: Refusal) -> r.Rejection:
 
 
 def _refusal(failure: bodies.ValidationFailure) -> Refusal:
-    """What a worker says against an update, within bounds: it is kept with the run for a while."""
+    """The refusal of an update by a worker, cut to the bounds of what a run stores."""
     reason = failure.reason or r.UpdateValidatorRejected.reason
     if reason not in (r.UpdateValidatorRejected.reason, r.UpdateValidationFailed.reason):
-        raise r.InvalidRequest("failure.reason", "is no verdict on an update")
+        raise r.InvalidRequest("failure.reason", "is not a reason to refuse an update")
     message = failure.message[: limits.UPDATE_REFUSAL_MESSAGE_LENGTH_MAX]
     sent = failure.validation_errors
     errors = None if sent is UNSET else whole_body(bytes(sent))

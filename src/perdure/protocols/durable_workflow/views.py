@@ -1,4 +1,4 @@
-"""Runs as clients see them."""
+"""JSON views of runs for clients."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def waiting(
     damage: str | None = None,
     refused: Refused | None = None,
 ) -> dict[str, Any]:
-    """What an open run waits for, in words and as a typed member."""
+    """What an open run waits for, as text and as a typed member."""
     cause = next_cause(run, availability, damage)
     if cause is None:
         return {"wait_kind": None, "wait_reason": None, "next_cause": None}
@@ -81,7 +81,7 @@ def waiting(
         member["until"] = instant.text(cause.until)
     text = cause.text
     if refused is not None:
-        text = f"{_before_staffing(run, text)}; {_in_words(refused)}"
+        text = f"{_without_availability(run, text)}; {_refusals_text(refused)}"
         member["text"] = text
         member["refusals"] = {
             **msgspec.structs.asdict(refused),
@@ -94,12 +94,12 @@ def waiting(
     }
 
 
-def _before_staffing(run: Run, text: str) -> str:
-    """What a cause says, without the claim that nobody came: somebody did, and was refused."""
+def _without_availability(run: Run, text: str) -> str:
+    """The text of a cause without the part about missing workers: one did report, in vain."""
     return text.partition("; no worker of queue")[0] if run.task is not None else text
 
 
-def _in_words(refused: Refused) -> str:
+def _refusals_text(refused: Refused) -> str:
     many = (
         "a completion of it was"
         if refused.count == 1
@@ -114,7 +114,7 @@ def _in_words(refused: Refused) -> str:
 async def description(
     store: Store,
     run: Run,
-    siblings: Sequence[Run],
+    runs: Sequence[Run],
     *,
     availability: WorkerAvailability | None,
     can_query: Callable[[Run], bool],
@@ -122,12 +122,12 @@ async def description(
     budget: HistoryBudget,
     refused: Refused | None = None,
 ) -> dict[str, Any]:
-    """One run in full. `run` has its open operations, `siblings` are all runs of its id."""
-    is_current = siblings[-1].run_id == run.run_id
+    """One run in full. `run` has its open operations, `runs` are all runs of its id."""
+    is_current = runs[-1].run_id == run.run_id
     is_open = is_current and run.status not in CLOSED
     view = {
         **summary(run),
-        "run_count": len(siblings),
+        "run_count": len(runs),
         "is_current_run": is_current,
         "execution_timeout_seconds": run.execution_timeout_seconds,
         "run_timeout_seconds": run.run_timeout_seconds,
@@ -163,12 +163,12 @@ async def description(
         view |= failure(run)
     else:
         view["output"] = None
-    # What was just read may be damaged, so this comes last.
+    # Last: the reads above may have found that the history is damaged.
     return view | waiting(run, availability, store.damaged.of(run.run_id), refused)
 
 
 async def _intact(reading: Awaitable[list[bytes]]) -> list[bytes]:
-    """Events, or none if they are damaged: the rest of a run is shown all the same."""
+    """The events, or none if they are damaged: the rest of the run is still shown."""
     try:
         return await reading
     except HistoryDamaged:
@@ -176,7 +176,7 @@ async def _intact(reading: Awaitable[list[bytes]]) -> list[bytes]:
 
 
 def _budget(run: Run, budget: HistoryBudget) -> dict[str, Any]:
-    """How much of its history a run has used up. One that is closed writes no more."""
+    """The used part of the history budget of an open run."""
     size = history_size(run)
     return budget_members(size, IN_TIME if run.is_closed else budget.of(size))
 
@@ -204,7 +204,7 @@ def _member(events: list[bytes], event_type: str, name: str) -> bytes | None:
 
 
 def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
-    """The value when JSON can show it; the envelope only when it cannot."""
+    """The value if JSON can represent it, otherwise the envelope."""
     value, complete = shown(encoded)
     if complete or encoded is None:
         return {name: value}
@@ -212,7 +212,7 @@ def _payload_members(name: str, encoded: bytes | None) -> dict[str, Any]:
 
 
 def _rejected_signals(run: Run) -> dict[str, Any] | None:
-    """What was accepted and the closed run never showed to its code: a count, and the first."""
+    """Signals that were accepted, but that the code of the closed run never received."""
     rejected = run.rejected
     if rejected is None:
         return None
@@ -229,26 +229,26 @@ def _rejected_signals(run: Run) -> dict[str, Any] | None:
 
 
 def _cancellation(run: Run) -> dict[str, Any] | None:
-    """Who was asked to cancel, and how far that has come."""
-    asked = run.cancellation
-    if asked is None:
+    """The cancellation request of a run and its progress."""
+    cancellation = run.cancellation
+    if cancellation is None:
         return None
-    stage = "requested" if asked.delivered is None else "delivered"
+    stage = "requested" if cancellation.delivered is None else "delivered"
     if run.is_closed:
-        expired = run.closed_at is not None and run.closed_at >= asked.deadline_at
+        expired = run.closed_at is not None and run.closed_at >= cancellation.deadline_at
         stage = "deadline_expired" if expired else run.status.value
     return {
-        "request_id": asked.request_id,
-        "root_request_id": asked.root_request_id,
-        "reason": asked.reason,
-        "requested_at": instant.text(asked.requested_at),
-        "cleanup_deadline_at": instant.text(asked.deadline_at),
+        "request_id": cancellation.request_id,
+        "root_request_id": cancellation.root_request_id,
+        "reason": cancellation.reason,
+        "requested_at": instant.text(cancellation.requested_at),
+        "cleanup_deadline_at": instant.text(cancellation.deadline_at),
         "status": stage,
     }
 
 
 def failure(run: Run) -> dict[str, Any]:
-    """Why a run ended badly."""
+    """The failure of a run."""
     cause = run.failure
     if cause is None:
         return {}

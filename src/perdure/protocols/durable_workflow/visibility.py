@@ -1,11 +1,11 @@
-"""The language in which lists of workflows are asked.
+"""The query language of workflow lists.
 
     expression := term (OR term)*          term := factor (AND factor)*
     factor     := NOT factor | ( expression ) | Field | Field op literal | Field IN (literal, …)
     op         := = | != | > | >= | < | <=
 
-Whether a run fits is true, false or open: a run without a value fits neither a predicate about it
-nor the opposite. What an expression demands in any case narrows what is read from the disk.
+A test is true, false or unknown: a run without a value matches neither a predicate about it nor its
+negation. Predicates that hold for every match narrow what is read from the store.
 """
 
 import operator
@@ -27,7 +27,7 @@ Fitting = Callable[[Run], bool | None]
 _RECOGNISED = re.compile(
     r"\b[A-Za-z]\w*\s*(?:[=<>]|!=|\b[Ii][Nn]\s*\()|\bNOT\s+\(*[A-Za-z]", re.ASCII
 )
-"""What makes an expression of a query. A single word is a text."""
+"""Tokens that make a query an expression. A single word is a text to search for."""
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<text>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
@@ -68,7 +68,7 @@ _STATUS = frozenset({"Status", "ExecutionStatus"})
 
 
 class Predicate(NamedTuple):
-    """One comparison. Its test is what counts; the rest says what it demands."""
+    """One comparison: its test, and the field and values for the store."""
 
     test: Fitting
     field: str
@@ -77,14 +77,14 @@ class Predicate(NamedTuple):
 
 
 class Visibility(NamedTuple):
-    """What a list shows."""
+    """The filter of a list."""
 
     fits: Callable[[Run], bool]
     demands: tuple[Predicate, ...] = ()
-    """Predicates that hold for every run that fits."""
+    """Predicates that hold for every matching run."""
 
     def words(self, field: str) -> tuple[str, ...] | None:
-        """The values of a system field that come into question, if they are named."""
+        """The possible values of a system field, if the expression limits them."""
         for each in self.demands:
             if each.field == field and each.operator in ("=", "IN"):
                 return tuple(str(value) for value in each.literals)
@@ -99,7 +99,7 @@ class Visibility(NamedTuple):
 
     @property
     def started(self) -> tuple[int, int | None]:
-        """The first instant of a start that comes into question, and the first that does not."""
+        """The range of start times that can match: first instant in it, first after it."""
         since, until = 0, None
         for each in self.demands:
             if each.field not in ("StartTime", "ExecutionTime"):
@@ -118,7 +118,7 @@ _STATUSES = frozenset(each.value for each in RunStatus) | _BUCKETS | {_CONTINUED
 
 
 def read_query(query: str) -> Visibility:
-    """What a `query` asks for: an expression, or a text in workflow ids and business keys."""
+    """Parse a `query`: an expression, or a text to find in workflow ids and business keys."""
     if len(query) > limits.LIST_QUERY_LENGTH_MAX:
         raise InvalidRequest("query", f"at most {limits.LIST_QUERY_LENGTH_MAX} characters")
     if _RECOGNISED.search(query) is None:
@@ -130,7 +130,7 @@ def read_query(query: str) -> Visibility:
 
 
 Read = tuple[Fitting, list[Predicate]]
-"""A test, and predicates that hold wherever it is true."""
+"""A test, and predicates that hold whenever it is true."""
 
 
 class _Token(NamedTuple):
@@ -140,7 +140,7 @@ class _Token(NamedTuple):
 
 
 class _Reader:
-    """Reads one expression, token by token."""
+    """A recursive-descent parser of one expression."""
 
     def __init__(self, query: str) -> None:
         self._query = query
@@ -155,7 +155,9 @@ class _Reader:
         found = _TOKEN.match(self._query, self._at)
         if found is None:
             unclosed = self._query[start] in "\"'"
-            raise _wrong(start, "a text without its end" if unclosed else "is not expected here")
+            raise _wrong(
+                start, "the text has no closing quote" if unclosed else "is not expected here"
+            )
         self._at = found.end()
         kind = found.lastgroup or ""
         text = found[kind]
@@ -234,18 +236,18 @@ class _Reader:
 
     def _membership(self, name: _Token) -> Predicate:
         if name.text in _STATUS or name.text in _TIMES:
-            raise _wrong(name.at, f"{name.text} has no IN")
+            raise _wrong(name.at, f"{name.text} cannot be used with IN")
         self._require("(")
-        wanted: list[Literal] = []
+        expected: list[Literal] = []
         while True:
             at = self._token.at
-            wanted.append(self._literal())
-            _require_word(name.text, wanted[-1], at)
+            expected.append(self._literal())
+            _require_word(name.text, expected[-1], at)
             if not self._is(","):
                 break
             self._take()
         self._require(")")
-        value_of, literals = _value_of(name.text), tuple(wanted)
+        value_of, literals = _value_of(name.text), tuple(expected)
         return Predicate(lambda run: _within(value_of(run), literals), name.text, "IN", literals)
 
     def _literal(self) -> Literal:
@@ -272,7 +274,7 @@ def _number(token: _Token) -> int | float:
         return int(token.text)
     value = float(token.text)
     if not isfinite(value):
-        raise _wrong(token.at, "a number without an end")
+        raise _wrong(token.at, "the number is too large")
     return value
 
 
@@ -321,7 +323,7 @@ def _bare(name: _Token) -> Predicate:
 
 def _require_word(field: str, literal: Literal, at: int) -> None:
     if field in _WORDS and not isinstance(literal, str):
-        raise _wrong(at, f"{field} is a text; put the value into quotes")
+        raise _wrong(at, f"{field} is a text; put the value in quotes")
 
 
 def _value_of(field: str) -> Callable[[Run], object]:
@@ -329,7 +331,7 @@ def _value_of(field: str) -> Callable[[Run], object]:
 
 
 def _within(value: object, literals: tuple[Literal, ...]) -> bool | None:
-    """Whether a value is one of some; of a list, whether any member is."""
+    """Whether a value, or a member of a list value, is one of the literals."""
     if isinstance(value, list):
         return any(_within(member, literals) for member in value)
     comparable = [each for each in literals if _kind(each) == _kind(value)]
@@ -337,7 +339,7 @@ def _within(value: object, literals: tuple[Literal, ...]) -> bool | None:
 
 
 def _kind(value: object) -> str | None:
-    """What compares with what. A truth value is no number here."""
+    """The kind of a value; only equal kinds compare. A boolean is not a number."""
     if isinstance(value, bool):
         return "truth"
     if isinstance(value, int | float):
@@ -345,16 +347,16 @@ def _kind(value: object) -> str | None:
     return "text" if isinstance(value, str) else None
 
 
-def _status_test(name: _Token, mark: str, wanted: str, at: int) -> Fitting:
+def _status_test(name: _Token, mark: str, expected: str, at: int) -> Fitting:
     if mark in _ORDERS:
         raise _wrong(name.at, f"{name.text} has no order; compare it with = or !=")
-    if wanted not in _STATUSES:
+    if expected not in _STATUSES:
         raise _wrong(at, f"a status is one of {', '.join(sorted(_STATUSES))}")
 
     def has(run: Run) -> bool:
-        if wanted == _CONTINUED:
+        if expected == _CONTINUED:
             return run.closed_reason == _CONTINUED
-        return wanted == (bucket(run.status).value if wanted in _BUCKETS else run.status.value)
+        return expected == (bucket(run.status).value if expected in _BUCKETS else run.status.value)
 
     return has if mark == "=" else lambda run: not has(run)
 
@@ -364,23 +366,23 @@ def _lower(literal: Literal) -> str:
 
 
 def _time_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
-    wanted = _instant(literal) if isinstance(literal, str) else None
-    if wanted is None:
+    expected = _instant(literal) if isinstance(literal, str) else None
+    if expected is None:
         raise _wrong(at, f"{field} is a time, such as '2026-01-31T12:00:00Z'")
     compare = _ORDERS.get(mark) or (operator.eq if mark == "=" else operator.ne)
     value_of = _TIMES[field]
 
     def holds(run: Run) -> bool | None:
         value = value_of(run)
-        return None if value is None else compare(value, wanted)
+        return None if value is None else compare(value, expected)
 
     return holds
 
 
 def _order_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
-    """A number or a time against what the run has, which must be the same."""
-    wanted = _instant(literal) if isinstance(literal, str) else literal
-    if wanted is None or isinstance(literal, bool):
+    """Compare a number or time with the value of the run, which must be of the same kind."""
+    expected = _instant(literal) if isinstance(literal, str) else literal
+    if expected is None or isinstance(literal, bool):
         raise _wrong(at, "only numbers and times have an order")
     is_time, compare = isinstance(literal, str), _ORDERS[mark]
 
@@ -390,7 +392,7 @@ def _order_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
             value = _instant(value) if isinstance(value, str) else None
         if isinstance(value, bool) or not isinstance(value, int | float):
             return None
-        return compare(value, wanted)
+        return compare(value, expected)
 
     return holds
 
@@ -406,7 +408,7 @@ def _instant(written: str) -> int | None:
     return (when - _EPOCH) // timedelta(microseconds=1)
 
 
-# Three truths -------------------------------------------------------------------------------------
+# Three-valued logic -------------------------------------------------------------------------------
 
 
 def _not(truth: bool | None) -> bool | None:

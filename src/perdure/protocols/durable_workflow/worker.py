@@ -1,4 +1,4 @@
-"""The worker plane: registration, polls, and reports on leased tasks."""
+"""The worker plane: registration, heartbeats, and reports on leased tasks."""
 
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -126,12 +126,12 @@ class WorkerPlane:
         body = bodies.decode(request.body, bodies.RegisterBody)
         if {COOPERATIVE_CANCELLATION, PREPARED_LOCAL_ACTIVITIES} & set(body.capabilities or ()):
             require_cooperative_protocol(request)
-        _check_told(body, "workflow_command_contracts", "capability_manifest")
+        _require_storable_members(body, "workflow_command_contracts", "capability_manifest")
         bodies.check_vitals(body)
-        _check_told(body, "task_slots", "process_metrics")
+        _require_storable_members(body, "task_slots", "process_metrics")
         contracts = members_of(body.workflow_command_contracts)
         require_own_signals(contracts)
-        offered = Worker(
+        registration = Worker(
             namespace=request.namespace,
             worker_id=body.worker_id or self._ids.ulid().upper(),
             queue=body.task_queue,
@@ -157,7 +157,7 @@ class WorkerPlane:
         )
         tells_types = body.supported_workflow_types is not None
         worker: Worker = await self._engine.submit(
-            RegisterWorker(offered, self._ids.token(), tells_types=tells_types)
+            RegisterWorker(registration, self._ids.token(), tells_types=tells_types)
         )
         return self._surface.answer(
             201,
@@ -170,14 +170,14 @@ class WorkerPlane:
                 "build_id": worker.build_id,
                 "status": worker.status(worker.heartbeat_at, self._engine.rollouts.draining),
                 "registration_token": worker.registration_token,
-                **self._rhythm(worker),
+                **self._heartbeat_members(worker),
             },
         )
 
     async def heartbeat_worker(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.WorkerHeartbeatBody)
         bodies.check_vitals(body)
-        _check_told(body, "task_slots", "process_metrics")
+        _require_storable_members(body, "task_slots", "process_metrics")
         report = WorkerReport(
             task_slots=optional_members_of(body.task_slots),
             process_metrics=optional_members_of(body.process_metrics),
@@ -186,10 +186,14 @@ class WorkerPlane:
         worker: Worker = await self._engine.submit(
             HeartbeatWorker(request.namespace, body.worker_id, report)
         )
-        answer = {"worker_id": worker.worker_id, "acknowledged": True, **self._rhythm(worker)}
+        answer = {
+            "worker_id": worker.worker_id,
+            "acknowledged": True,
+            **self._heartbeat_members(worker),
+        }
         return self._surface.answer(200, answer)
 
-    def _rhythm(self, worker: Worker) -> dict[str, int]:
+    def _heartbeat_members(self, worker: Worker) -> dict[str, int]:
         own = worker.heartbeat_interval_seconds
         return {
             "heartbeat_interval_seconds": own or self._cadence.heartbeat_interval_seconds,
@@ -230,7 +234,7 @@ class WorkerPlane:
         )
         size = page.size
         if after > size.events:
-            raise InvalidPageToken("the page token points behind the history")
+            raise InvalidPageToken("the page token points past the end of the history")
         events = page.events
         if events is None:
             events = await apart(self._engine.store.read_history(ref.run_id, after, limit))
@@ -342,7 +346,7 @@ class WorkerPlane:
     async def _fail_oversized(
         self, request: Request, ref: AttemptRef, reached: Reached
     ) -> Response:
-        """A result that cannot be kept ends its activity: a worker would do it all again."""
+        """Fail the activity if its result is too large to store: a retry would produce it again."""
         failure = result_too_large(reached)
         try:
             await self._engine.submit(FailActivity(ref, failure))
@@ -381,7 +385,7 @@ class WorkerPlane:
         message: str | None,
         refused: Rejection,
     ) -> Response:
-        """A report that was taken before gets its answer again."""
+        """Repeat the answer to a report that was accepted before."""
         known = await apart(find_recorded_outcome(self._engine.store, ref, message))
         if known == outcome:
             return self.outcome_answer(request, ref, outcome, None)
@@ -391,7 +395,7 @@ class WorkerPlane:
 
     async def heartbeat_activity(self, request: Request) -> Response:
         body = bodies.decode(request.body, bodies.ActivityHeartbeatBody)
-        _check_told(body, "details")
+        _require_storable_members(body, "details")
         ref = attempt_ref(request, body)
         members = {
             "message": body.message,
@@ -452,7 +456,7 @@ class WorkerPlane:
 
 
 class Completing(DeferredResponse):
-    """A completed workflow task, on its way to the disk."""
+    """The response to a completed workflow task, sent after the commit."""
 
     __slots__ = ("_body", "_request", "_surface")
 
@@ -470,7 +474,7 @@ class Completing(DeferredResponse):
 
 
 class Reporting(DeferredResponse):
-    """The outcome of an activity, on its way to the disk."""
+    """The response to an activity outcome, sent after the commit."""
 
     __slots__ = ("_message", "_outcome", "_plane", "_ref", "_request")
 
@@ -503,9 +507,9 @@ class Reporting(DeferredResponse):
 
 
 def _ignored(known: str | None) -> dict[str, object]:
-    """What became of the task of a report that came too late: its run is closed.
+    """The state of a task whose report came after its run closed.
 
-    One that was reported on before was completed; any other ended with its run.
+    A task with a recorded outcome was completed; any other was cancelled with its run.
     """
     ended = known or "cancelled"
     return {
@@ -522,8 +526,8 @@ def _or(given: int | None, default: int) -> int:
     return default if given is None else given
 
 
-def _check_told(body: bodies.Body, *names: str) -> None:
-    """What a worker tells in its own words must still be something that can be kept."""
+def _require_storable_members(body: bodies.Body, *names: str) -> None:
+    """Refuse free-form members that cannot be stored."""
     for name in names:
         require_storable(members_of(getattr(body, name)), name)
 

@@ -1,4 +1,4 @@
-"""Workers as operators see them: who is registered, who is heard of, and who shall go."""
+"""Workers for operators: list, describe, remove."""
 
 from typing import Any
 
@@ -27,8 +27,8 @@ class Workers:
         self.surface = surface
 
     async def list_workers(self, request: Request) -> Response:
-        """In the order of their ids. Who was not heard of lately is shown if asked for."""
-        queue, wanted = request.query.get("task_queue"), _status(request.query)
+        """Workers ordered by id. Stale ones are listed only on request."""
+        queue, requested = request.query.get("task_queue"), _status(request.query)
         # Some may have registered at other nodes.
         await self._engine.refresh_workers()
         await self._engine.refresh_rollouts()
@@ -39,7 +39,7 @@ class Workers:
             if worker.namespace == request.namespace
             and worker.deregistered_at is None
             and (not queue or worker.queue == queue)
-            and _is_wanted(status := worker.status(now, draining), wanted)
+            and _matches(status := worker.status(now, draining), requested)
         ]
         found.sort(key=lambda each: each[0].worker_id)
         most = limits.WORKERS_LISTED_MAX
@@ -69,7 +69,7 @@ class Workers:
         return self.surface.answer(request, 200, answer)
 
     async def remove(self, request: Request) -> Response:
-        """As if the worker had said goodbye: what it held is free at once."""
+        """Deregister a worker: its leases end at once."""
         worker: Worker = await self._engine.submit(
             DeregisterWorker(request.namespace, request.params["worker_id"], None)
         )
@@ -108,13 +108,13 @@ def worker_view(worker: Worker, status: WorkerStatus) -> dict[str, Any]:
 
 
 def slots_view(worker: Worker) -> dict[str, int | None]:
-    """What the worker says that it can take, never more than all that it has."""
-    told = msgspec.convert(worker.task_slots, TaskSlots, strict=False)
+    """Free slots as reported by the worker, at most its total slots."""
+    slots = msgspec.convert(worker.task_slots, TaskSlots, strict=False)
     view: dict[str, int | None] = {}
     for kind, available, capacity in (
-        ("workflow", told.workflow_available, worker.workflow_slots),
-        ("activity", told.activity_available, worker.activity_slots),
-        ("session", told.session_available, worker.session_slots),
+        ("workflow", slots.workflow_available, worker.workflow_slots),
+        ("activity", slots.activity_available, worker.activity_slots),
+        ("session", slots.session_available, worker.session_slots),
     ):
         view[f"{kind}_available"] = None if available is None else min(available, capacity)
         view[f"{kind}_capacity"] = capacity
@@ -122,14 +122,14 @@ def slots_view(worker: Worker) -> dict[str, int | None]:
 
 
 def _status(query: dict[str, str]) -> WorkerStatus | None:
-    told = query.get("status")
-    if not told:
+    slots = query.get("status")
+    if not slots:
         return None
     try:
-        return WorkerStatus(told)
+        return WorkerStatus(slots)
     except ValueError:
         raise InvalidRequest("status", f"must be one of {', '.join(WorkerStatus)}") from None
 
 
-def _is_wanted(status: WorkerStatus, wanted: WorkerStatus | None) -> bool:
-    return status is not WorkerStatus.STALE if wanted is None else status is wanted
+def _matches(status: WorkerStatus, requested: WorkerStatus | None) -> bool:
+    return status is not WorkerStatus.STALE if requested is None else status is requested
