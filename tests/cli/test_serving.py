@@ -246,7 +246,7 @@ def test_a_port_that_makes_no_sense_is_refused(
     with pytest.raises(SystemExit) as ended:
         main(["dev", f"--port={port}", "--store", store])
     assert ended.value.code == 2
-    assert "a port is a number from 0 to 65535" in capsys.readouterr().err
+    assert "a port must be a number from 0 to 65535" in capsys.readouterr().err
 
 
 def test_a_port_in_the_environment_that_makes_no_sense_is_refused(

@@ -52,7 +52,7 @@ def test_principals_that_make_no_sense_are_refused_without_being_shown(
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "x" * 129, "ä", "a\nb"])
 def test_a_default_namespace_that_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(SettingsError, match="DW_DEFAULT_NAMESPACE is no name for a namespace"):
+    with pytest.raises(SettingsError, match="DW_DEFAULT_NAMESPACE is not a valid namespace name"):
         load_settings({"DW_DEFAULT_NAMESPACE": name})
 
 
@@ -197,8 +197,8 @@ def test_without_limits_of_queues_there_is_nothing_to_ask(empty: str) -> None:
 @pytest.mark.parametrize(
     ("told", "problem"),
     [
-        ("{", "OVERRIDES is no JSON"),
-        ("[" * 100_000, "OVERRIDES is no JSON"),
+        ("{", "OVERRIDES is not JSON"),
+        ("[" * 100_000, "OVERRIDES is not JSON"),
         ("3", "OVERRIDES is an object"),
         ({"q": []}, "OVERRIDES.q is an object"),
         ({"q": {"tasks": {}}}, "workflow_tasks and activity_tasks, not tasks"),
@@ -213,7 +213,7 @@ def test_without_limits_of_queues_there_is_nothing_to_ask(empty: str) -> None:
         ({"q": {"activity_tasks": {"budget_group": "x" * 256}}}, "a name of at most 255"),
         (
             {"q": {"activity_tasks": {"budget_group": "a", "dispatch_budget_group": "b"}}},
-            "says the same twice",
+            "sets the same quota twice",
         ),
         ({f"q{number}": {} for number in range(1001)}, "at most 1000 queues"),
     ],

@@ -1,4 +1,4 @@
-"""The command line: `perdure dev` for a laptop, `perdure serve` for everybody else."""
+"""The command line: `perdure dev` for one machine, `perdure serve` for production."""
 
 import argparse
 import asyncio
@@ -67,7 +67,7 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 
 def _processes_of(command: str, settings: Settings) -> int:
-    """One for a file or a laptop, else one per core."""
+    """One for SQLite and for `dev`, else one per core."""
     if command == "dev" or not is_postgres(settings.store):
         return 1
     return min(len(os.sched_getaffinity(0)), PROCESSES_MAX)
@@ -92,19 +92,19 @@ def _migrate(parsed: argparse.Namespace) -> int:
     given = {} if parsed.store is None else {"store": parsed.store}
     settings = load_settings(os.environ, **given)
     require_store(settings)
-    applied = asyncio.run(_bring_up_to_date(settings))
+    applied = asyncio.run(_apply_migrations(settings))
     print("perdure: " + (f"applied {', '.join(map(str, applied))}" if applied else "up to date"))
     return 0
 
 
-async def _bring_up_to_date(settings: Settings) -> list[int]:
+async def _apply_migrations(settings: Settings) -> list[int]:
     store = make_store(settings, node_id="migrate", clock=SystemClock())
     if isinstance(store, PostgresStore):
         try:
             return await store.migrate()
         finally:
             await store.close()
-    # A file is brought up to date by opening it.
+    # Opening a SQLite file applies its migrations.
     await store.open()
     await store.close()
     return []
@@ -141,7 +141,7 @@ def _place_of(store: str) -> str:
     return store if is_postgres(store) else str(sqlite_path(store).resolve())
 
 
-# Words --------------------------------------------------------------------------------------------
+# Arguments ----------------------------------------------------------------------------------------
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -151,8 +151,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"perdure {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, text in (
-        ("dev", "run on this machine, without credentials"),
-        ("serve", "run for others; refuses to start without credentials"),
+        ("dev", "serve this machine only, without credentials"),
+        ("serve", "serve other machines; refuses to start without credentials"),
     ):
         command = _command(commands, name, text, _serve)
         command.add_argument("--host", help="address to listen on (127.0.0.1)")
@@ -162,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
             type=_port,
             nargs="?",
             const=DURABLEX_PORT,
-            help=f"one more port for the same ({DURABLEX_PORT} when none is said)",
+            help=f"one more port for the same ({DURABLEX_PORT} without a value)",
         )
         _add_store(command)
         command.add_argument(
@@ -206,11 +206,11 @@ def _add_store(command: argparse.ArgumentParser) -> None:
 
 def _processes(text: str) -> int:
     if not text.isdigit() or not 1 <= int(text) <= PROCESSES_MAX:
-        raise argparse.ArgumentTypeError(f"processes are a number from 1 to {PROCESSES_MAX}")
+        raise argparse.ArgumentTypeError(f"processes must be a number from 1 to {PROCESSES_MAX}")
     return int(text)
 
 
 def _port(text: str) -> int:
     if not text.isdigit() or int(text) > 65_535:
-        raise argparse.ArgumentTypeError("a port is a number from 0 to 65535")
+        raise argparse.ArgumentTypeError("a port must be a number from 0 to 65535")
     return int(text)

@@ -1,4 +1,4 @@
-"""What a feature is: rules for the engine, and routes and loops that are built from the kernel.
+"""The form of a feature: rules for the engine, and routes and loops built from the kernel.
 
 A feature is a folder with one `FEATURE` value and one line in the parts list of the server. It may
 import the kernel, and the `rules` of other features. The kernel imports no feature.
@@ -24,7 +24,7 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """What features are built from."""
+    """The parts of the kernel that features are built from."""
 
     engine: Engine
     clock: Clock
@@ -37,14 +37,14 @@ class Kernel:
 
 
 class Loop(Protocol):
-    """Work that goes on for as long as the server lives."""
+    """Background work that runs for as long as the server lives."""
 
     async def run(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a feature has for the server: routes, loops by their names, and what may expire."""
+    """What a feature adds to the server: routes, loops by name, and rules for expiring records."""
 
     routes: list[Route] = field(default_factory=list)
     loops: list[tuple[str, Loop]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature(Generic[S_contra]):
-    """One feature. `build` is given the kernel and the settings of the server."""
+    """One feature. `build` receives the kernel and the settings of the server."""
 
     extension: Extension
     build: Callable[[Kernel, S_contra], Parts]

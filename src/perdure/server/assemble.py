@@ -1,4 +1,4 @@
-"""The parts list: the one place where real things are built."""
+"""The parts list: the one place that builds the objects of a server and connects them."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -111,7 +111,7 @@ log = logging.getLogger(__name__)
 
 
 class Server:
-    """Everything that runs, and nothing that listens."""
+    """All parts of a server except its listening sockets."""
 
     def __init__(
         self,
@@ -141,11 +141,11 @@ class Server:
             allowances=settings.allowances,
         )
         self.cluster: ClusterNode | None = None
-        if (among := shared(self.store)) is not None:
+        if (shared_store := shared(self.store)) is not None:
             self.cluster = ClusterNode(
                 node_id=node_id,
                 clock=clock,
-                store=among,
+                store=shared_store,
                 wire=make_hint_wire(settings),
                 parcels=make_parcel_wire(settings, node_id=node_id),
                 parked_polls=self.parked_polls,
@@ -162,7 +162,7 @@ class Server:
             leasing=leasing,
             cache=self.cache,
             registry=make_registry(),
-            on_change=self._changed,
+            on_change=self._notify_waiters,
             on_record=lambda key: self.stream_readers.changed(key.target),
             on_due=self.deadlines.arm,
             announcer=None if self.cluster is None else self.cluster.hints,
@@ -184,14 +184,14 @@ class Server:
         )
         self.throttled_queues.add_listener(self.sessions.quotas_renewed)
         self.deadlines.on_record(STREAMS.name, ExpireStream)
-        post = None if self.cluster is None else self.cluster.post
+        remote_queries = None if self.cluster is None else self.cluster.post
         self.query_broker = QueryBroker(
             clock,
             ids,
             query_rules(settings),
             on_due=self.deadlines.arm,
-            node="" if post is None else node_id,
-            remote=post,
+            node="" if remote_queries is None else node_id,
+            remote=remote_queries,
         )
         self.turns = Turns(clock)
         self.parked_polls.connect_turns(self.turns)
@@ -200,13 +200,13 @@ class Server:
         self.query_broker.draining = self.engine.rollouts.draining
         self.parked_polls.on_drained(self.query_broker.drained)
         self.deadlines.also(self.query_broker.pass_time)
-        self.store_watch = StoreWatch(self.store, clock, self._store_is_out)
-        asking = QueryRouter(self.engine, self.query_broker)
+        self.store_watch = StoreWatch(self.store, clock, self._release_polls)
+        query_router = QueryRouter(self.engine, self.query_broker)
         if self.cluster is not None:
             self.cluster.connect(self.engine, self.polling)
             self.cluster.connect_query_broker(self.query_broker)
             self.cluster.connect_stream_readers(self.stream_readers)
-            asking.connect(self.engine.refresh_workers)
+            query_router.connect(self.engine.refresh_workers)
 
         self.namespaces = Namespaces(settings.default_namespace)
         capabilities = server_capabilities(
@@ -227,13 +227,13 @@ class Server:
             self.watchers,
             control_surface,
             poll_timeout=settings.poll_timeout,
-            can_query=asking.can_ask,
+            can_query=query_router.can_ask,
             bounds=bounds,
             refusals=refusals,
         )
         queries = QueryPlane(
             self.engine,
-            asking,
+            query_router,
             self.query_broker,
             clock,
             control_surface.of("query"),
@@ -271,7 +271,7 @@ class Server:
             body_bytes_max=settings.body_bytes_max,
             bounds=bounds,
         )
-        # What may not come in a body is uploaded, however small it is.
+        # A payload too large for a body must be uploaded, whatever the threshold is.
         policy = storage_policy(min(settings.external_payload_threshold, bounds.payload_bytes_max))
         self.discovery = discovery = Discovery(
             self.store_watch,
@@ -388,7 +388,7 @@ class Server:
                 )
             ),
             authenticator(settings),
-            surface_of=_either(
+            surface_of=_surface_by_prefix(
                 push_surface,
                 surface_of(control_surface, worker_surface, discovery_surface, payload_surface),
             ),
@@ -401,7 +401,7 @@ class Server:
         )
 
     async def open(self) -> None:
-        """Open the store and load what must be known before the first request."""
+        """Open the store and load what the first request needs."""
         await self.store.open()
         if self.cluster is not None:
             await self.cluster.open()
@@ -416,7 +416,7 @@ class Server:
         await self.invoker.open()
 
     def loops(self) -> list[tuple[str, Coroutine[Any, Any, None]]]:
-        """What runs beside the beat for as long as the server lives."""
+        """The background loops that run beside the beat for as long as the server lives."""
         loops: list[tuple[str, Coroutine[Any, Any, None]]] = [
             ("deadlines", self.deadlines.run(self.engine)),
             ("passes", self.invoker.run()),
@@ -430,7 +430,7 @@ class Server:
         return loops if self.cluster is None else loops + self.cluster.loops()
 
     async def close(self) -> None:
-        """Let go of the store."""
+        """Close all parts, the store last."""
         self.serve.close()
         self.invoker.close()
         self.connect.close()
@@ -440,7 +440,7 @@ class Server:
         await self.store.close()
 
     def drain(self) -> None:
-        """Answer everybody who only waits, and begin nothing new."""
+        """Answer all waiting requests, and start nothing new."""
         self.catalogue.is_draining = self.discovery.is_draining = True
         self.runners.release_all()
         self.parked_polls.release_all()
@@ -449,11 +449,11 @@ class Server:
         self.update_waiters.release_all()
         self.stream_readers.release_all()
 
-    def _store_is_out(self) -> None:
+    def _release_polls(self) -> None:
         self.parked_polls.let_go(only_hasty=False)
         self.query_broker.let_polls_go()
 
-    def _changed(self, run: Run) -> None:
+    def _notify_waiters(self, run: Run) -> None:
         run_id = run.run_id
         if run_id in self.watchers.waiting:
             self.watchers.changed(run_id)
@@ -467,13 +467,15 @@ class Server:
             self.streaming.changed(run)
 
 
-def _either(push: Surface, pull: Callable[[bytes], Surface]) -> Callable[[bytes], Surface]:
-    """The family of a path: everything of the pull protocol stands under one prefix."""
+def _surface_by_prefix(
+    push: Surface, pull: Callable[[bytes], Surface]
+) -> Callable[[bytes], Surface]:
+    """The surface of a path: all routes of the pull protocol have one prefix."""
     return lambda path: pull(path) if path.startswith(b"/api/") else push
 
 
 def query_rules(settings: Settings) -> QueryRules:
-    """How long queries last, and how many may wait."""
+    """Timeouts and bounds of queries."""
     return QueryRules(
         timeout=settings.query_wait,
         lease_timeout=settings.query_lease_timeout or settings.workflow_lease_timeout,
@@ -484,7 +486,7 @@ def query_rules(settings: Settings) -> QueryRules:
 
 
 def authenticator(settings: Settings) -> Authenticator:
-    """The door that the settings ask for."""
+    """The authenticator that the settings choose."""
     if settings.auth_driver == "none":
         return NoAuthentication()
     keys = {FULL: settings.api_keys, READ: settings.read_keys}
@@ -499,6 +501,7 @@ def authenticator(settings: Settings) -> Authenticator:
         by_role=settings.role_tokens,
         by_scope=keys,
         by_subject={
-            each.token: Principal(each.subject, each.roles, "token") for each in settings.principals
+            principal.token: Principal(principal.subject, principal.roles, "token")
+            for principal in settings.principals
         },
     )

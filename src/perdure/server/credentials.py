@@ -1,4 +1,4 @@
-"""Tokens that name who holds them. What is wrong with them is said without showing any."""
+"""Principal tokens: tokens with a subject and roles. Error messages never show a token."""
 
 from typing import Any
 
@@ -8,16 +8,16 @@ from msgspec import Struct
 ROLES = ("worker", "operator", "admin")
 NAME = "DW_PRINCIPAL_TOKENS"
 PRINCIPAL_TOKENS_MAX = 256
-"""Every one is compared with every request."""
+"""Bounded, because every request is compared with every token."""
 _SUBJECT_LENGTH_MAX = 255
 
 
 class CredentialsError(ValueError):
-    """A list of tokens that makes no sense, with one sentence that says why."""
+    """The list of tokens is not valid; the message says why."""
 
 
 class PrincipalToken(Struct, frozen=True):
-    """A token, whose it is, and what they may do."""
+    """A token, its subject and its roles."""
 
     token: str
     subject: str
@@ -28,7 +28,7 @@ class PrincipalToken(Struct, frozen=True):
 
 
 class _Entry(Struct):
-    # Whatever else an entry tells of its principal is for people.
+    # The other members describe the principal to people; the server does not use them.
     subject: str
     roles: list[str]
     token: str | None = None
@@ -40,14 +40,14 @@ class _Entry(Struct):
 def parse_principal_tokens(text: str) -> tuple[PrincipalToken, ...]:
     """The tokens of a JSON list of entries, or of an object with an entry for each token."""
     try:
-        told = msgspec.json.decode(text, type=list[_Entry] | dict[str, _Entry])
+        entries = msgspec.json.decode(text, type=list[_Entry] | dict[str, _Entry])
     except (msgspec.DecodeError, UnicodeEncodeError) as error:
         raise CredentialsError(f"{NAME} is a list of principals in JSON; {error}") from None
     pairs: list[tuple[str | None, _Entry]]
-    if isinstance(told, dict):
-        pairs = list(told.items())
+    if isinstance(entries, dict):
+        pairs = list(entries.items())
     else:
-        pairs = [(entry.token, entry) for entry in told]
+        pairs = [(entry.token, entry) for entry in entries]
     if len(pairs) > PRINCIPAL_TOKENS_MAX:
         raise CredentialsError(f"{NAME} has at most {PRINCIPAL_TOKENS_MAX} entries")
     found = tuple(

@@ -24,7 +24,7 @@ FEATURES: tuple[Feature[Settings], ...] = (
 
 
 def make_registry() -> Registry:
-    """What the engine asks for follow-up operations and for the records of a run."""
+    """The extensions of the kernel and of every feature, as one registry for the engine."""
     return Registry((*KERNEL, *(feature.extension for feature in FEATURES)))
 
 

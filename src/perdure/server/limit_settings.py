@@ -1,7 +1,7 @@
-"""Which variable chooses which bound, and how far it can be moved. Documented in docs/settings.md.
+"""The variables that choose bounds, with their ranges. Documented in docs/settings.md.
 
-Of two variables of one bound that are both set, the lower one wins. One that may be switched off
-elsewhere, by 0, is then as high as it can be: nothing here is without an end.
+If two variables of one bound are set, the lower value wins. Where 0 switches a bound off on other
+servers, it means the highest value here: no bound can be removed.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from perdure.core import limits
 
 
 class Choice(NamedTuple):
-    """A bound, what its variable may say, and what it bounds."""
+    """A bound, the range of its variable, and what it limits."""
 
     bound: str
     least: int
@@ -152,4 +152,4 @@ BOUNDS: Mapping[str, Choice] = {
 """Every variable that chooses a bound of `core/bounds.py`."""
 
 SWITCHED_OFF_BY_ZERO = "DW_V2_"
-"""How variables begin whose 0 elsewhere means that there is no bound."""
+"""Prefixes of variables for which 0 means no bound on other servers."""

@@ -1,4 +1,4 @@
-"""What an operator says about how many tasks may be leased, from the environment."""
+"""Quotas of leased tasks, parsed from the environment."""
 
 import json
 from collections.abc import Mapping
@@ -34,20 +34,20 @@ _MEMBERS: Mapping[str, str] = {
 
 
 class AllowanceError(Exception):
-    """A limit that makes no sense, with one sentence that says why."""
+    """A quota is not valid; the message says why."""
 
 
 def parse_allowances(environment: Mapping[str, str]) -> Allowances | None:
-    """What was said, or None if nothing was."""
+    """The configured quotas, or None without any."""
     everywhere = {}
     for kind in (WORKFLOW, ACTIVITY):
-        said: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         for ending, member in _VARIABLES.items():
             name = f"DW_{kind.upper()}_TASK_{ending}"
             if text := environment.get(name):
-                said[member] = _limit(name, member, text)
-        if said:
-            everywhere[kind] = Allowance(**said)
+                members[member] = _limit(name, member, text)
+        if members:
+            everywhere[kind] = Allowance(**members)
     overrides = _overrides(environment.get(OVERRIDES, ""))
     allowances = Allowances(everywhere, overrides)
     return None if allowances.is_empty else allowances
@@ -57,59 +57,61 @@ def _overrides(text: str) -> dict[str, dict[str, Allowance]]:
     if not text:
         return {}
     try:
-        told = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        raise AllowanceError(f"{OVERRIDES} is no JSON") from None
-    if told == []:
-        # How some languages write an empty object.
+        raise AllowanceError(f"{OVERRIDES} is not JSON") from None
+    if value == []:
+        # Some languages encode an empty object as an empty list.
         return {}
-    entries = _object(OVERRIDES, told)
+    entries = _object(OVERRIDES, value)
     if len(entries) > ALLOWANCES_SAID_MAX:
-        raise AllowanceError(f"{OVERRIDES} speaks of at most {ALLOWANCES_SAID_MAX} queues")
+        raise AllowanceError(f"{OVERRIDES} may name at most {ALLOWANCES_SAID_MAX} queues")
     return {
         pattern: _sections(f"{OVERRIDES}.{pattern}", entry) for pattern, entry in entries.items()
     }
 
 
-def _sections(at: str, told: Any) -> dict[str, Allowance]:
-    found = {}
-    for section, members in _object(at, told).items():
+def _sections(at: str, value: Any) -> dict[str, Allowance]:
+    sections = {}
+    for section, members in _object(at, value).items():
         if section not in _SECTIONS:
             raise AllowanceError(f"{at} has workflow_tasks and activity_tasks, not {section[:64]}")
-        found[_SECTIONS[section]] = _allowance(f"{at}.{section}", members)
-    return found
+        sections[_SECTIONS[section]] = _allowance(f"{at}.{section}", members)
+    return sections
 
 
-def _allowance(at: str, told: Any) -> Allowance:
-    said: dict[str, Any] = {}
-    for name, value in _object(at, told).items():
+def _allowance(at: str, section: Any) -> Allowance:
+    members: dict[str, Any] = {}
+    for name, value in _object(at, section).items():
         member = _MEMBERS.get(name)
         if member is None:
             raise AllowanceError(f"{at} knows {', '.join(_MEMBERS)}; not {name[:64]}")
-        if member in said:
-            raise AllowanceError(f"{at} says the same twice: {name} has another name, too")
-        said[member] = _limit(f"{at}.{name}", member, value)
-    return Allowance(**said)
+        if member in members:
+            raise AllowanceError(
+                f"{at} sets the same quota twice: {name} is another name of a member before it"
+            )
+        members[member] = _limit(f"{at}.{name}", member, value)
+    return Allowance(**members)
 
 
-def _object(at: str, told: Any) -> dict[str, Any]:
-    if not isinstance(told, dict):
+def _object(at: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise AllowanceError(f"{at} is an object")
-    return told
+    return value
 
 
-def _limit(at: str, member: str, told: Any) -> int | str | None:
+def _limit(at: str, member: str, value: Any) -> int | str | None:
     """A number; null, zero and less are no limit."""
-    if told is None:
+    if value is None:
         return None
     if member == "group":
-        if not isinstance(told, str) or not 0 < len(told) <= NAME_LENGTH_MAX:
+        if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH_MAX:
             raise AllowanceError(f"{at} is a name of at most {NAME_LENGTH_MAX} characters")
-        return told
+        return value
     most = ALLOWED_LEASES_MAX if member.startswith("leases") else ALLOWED_DISPATCHES_MAX
-    number = told
-    if isinstance(told, str) and told.isascii() and told.removeprefix("-").isdecimal():
-        number = int(told[:20])
+    number = value
+    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdecimal():
+        number = int(value[:20])
     if not isinstance(number, int) or isinstance(number, bool) or number > most:
         raise AllowanceError(f"{at} is a number up to {most}, or 0 for no limit")
     return number if number > 0 else None

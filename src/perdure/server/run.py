@@ -18,10 +18,10 @@ from perdure.web.server import Connections, listen
 
 LISTENING = "perdure listening on "
 DRAIN_SECONDS = 10
-"""How long a stopping server lets requests finish."""
+"""How long a stopping server waits for requests in progress."""
 
 FILES_BESIDE_CONNECTIONS = 128
-"""What a process opens for its store, for runners and for itself."""
+"""Files that a process opens for its store, for runners and for itself."""
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 async def serve(
     settings: Settings, listeners: Sequence[socket.socket] = (), family: Family | None = None
 ) -> None:
-    """Run until SIGTERM or SIGINT, on sockets of our own or those that a supervisor gave us."""
+    """Run until SIGTERM or SIGINT, on own sockets or on those of a supervisor."""
     supervised = bool(listeners)
     server = Server(settings, family=family)
     await server.open()
@@ -37,7 +37,7 @@ async def serve(
         listeners = listeners or open_listeners(settings)
         async with asyncio.TaskGroup() as group:
             beat = group.create_task(server.engine.run(), name="beat")
-            _spare_the_collector()
+            _tune_collector()
             loops = [group.create_task(work, name=name) for name, work in server.loops()]
             await _listen_and_serve(server, settings, listeners, supervised=supervised)
             for loop in loops:
@@ -48,15 +48,15 @@ async def serve(
         await server.close()
 
 
-def _spare_the_collector() -> None:
-    """What is loaded by now stays; and most requests leave no cycles behind."""
+def _tune_collector() -> None:
+    """Exempt loaded objects from collection, and collect rarely: few requests leave cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 def open_listeners(settings: Settings) -> list[socket.socket]:
-    """A socket of our own for each port."""
+    """Open one listening socket for each port."""
     with contextlib.ExitStack() as opened:
         listeners = [
             opened.enter_context(_listen(settings.host, port, shares_port=False))
@@ -67,15 +67,15 @@ def open_listeners(settings: Settings) -> list[socket.socket]:
 
 
 def open_shared_listeners(settings: Settings, count: int) -> list[list[socket.socket]]:
-    """For each of several processes a socket on every port, which nobody else has."""
+    """Open a socket of its own on every port for each of several processes."""
     with contextlib.ExitStack() as opened:
         by_port = []
         for port in settings.ports:
             with _listen(settings.host, port, shares_port=False) as probe:
-                taken: int = probe.getsockname()[1]
+                chosen_port: int = probe.getsockname()[1]
             by_port.append(
                 [
-                    opened.enter_context(_listen(settings.host, taken, shares_port=True))
+                    opened.enter_context(_listen(settings.host, chosen_port, shares_port=True))
                     for _ in range(count)
                 ]
             )
@@ -84,7 +84,7 @@ def open_shared_listeners(settings: Settings, count: int) -> list[list[socket.so
 
 
 def announce(listeners: Sequence[socket.socket]) -> None:
-    """Say where we listen. The line of the first port comes last, for it says that all is ready."""
+    """Print the URLs. The first port comes last: its line reports that all is ready."""
     urls = ["http://{}:{}".format(*listener.getsockname()[:2]) for listener in listeners]
     for url in urls[1:]:
         print(f"perdure listening, also for Durablex, on {url}")
@@ -109,25 +109,27 @@ def _listen(host: str, port: int, *, shares_port: bool) -> socket.socket:
 
 def connection_limits(settings: Settings) -> ConnectionLimits:
     """The limits of the settings, as far as this process may open files for them."""
-    wanted = settings.connections_max + settings.connections_max // 8 + FILES_BESIDE_CONNECTIONS
+    files_needed = (
+        settings.connections_max + settings.connections_max // 8 + FILES_BESIDE_CONNECTIONS
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    most = settings.connections_max
+        files_needed = min(files_needed, hard)
+    if soft != resource.RLIM_INFINITY and soft < files_needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files_needed, hard))
+        soft = files_needed
+    connections_max = settings.connections_max
     if soft != resource.RLIM_INFINITY:
-        most = min(most, max(1, (soft - FILES_BESIDE_CONNECTIONS) * 8 // 9))
-    if most < settings.connections_max:
+        connections_max = min(connections_max, max(1, (soft - FILES_BESIDE_CONNECTIONS) * 8 // 9))
+    if connections_max < settings.connections_max:
         log.info(
-            "at most %d connections are accepted, since this process may open %d files",
-            most,
+            "accepting at most %d connections, because this process may open only %d files",
+            connections_max,
             soft,
         )
     return ConnectionLimits(
-        connections_max=most,
-        per_peer_max=min(most, settings.connections_per_peer_max),
+        connections_max=connections_max,
+        per_peer_max=min(connections_max, settings.connections_per_peer_max),
         memory_bytes_max=settings.request_memory_bytes_max,
     )
 
@@ -136,29 +138,29 @@ async def _listen_and_serve(
     server: Server, settings: Settings, listeners: Sequence[socket.socket], *, supervised: bool
 ) -> None:
     connections = Connections(server.app, connection_limits(settings))
-    accepting = [await listen(connections, listener) for listener in listeners]
+    servers = [await listen(connections, listener) for listener in listeners]
     sweeping = asyncio.create_task(connections.sweep(), name="sweep")
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if supervised:
-        # The other end of our standard input is the supervisor: when it ends, so do we.
+        # Standard input is a pipe from the supervisor: when it closes, this process stops.
         loop.add_reader(sys.stdin.fileno(), stop.set)
     announce(listeners)
     await stop.wait()
     if supervised:
         loop.remove_reader(sys.stdin.fileno())
     log.info("draining")
-    # Whoever asks whether we are ready shall hear that we are not, and not that nobody is here:
-    # new connections are accepted to the end, and all but the public routes are refused on them.
-    # Known before the first answer: some are on their way as soon as they are decided.
+    # A readiness probe must get the answer "not ready", not a refused connection: connections are
+    # accepted to the end, and all but the public routes are refused on them. The flag is set before
+    # the first poll is answered, because answers are sent as soon as they are decided.
     connections.is_draining = True
     server.drain()
     await server.invoker.finish_all(DRAIN_SECONDS / 2)
     await connections.drain(DRAIN_SECONDS / 2)
-    for accepted in accepting:
-        accepted.close()
+    for accepting in servers:
+        accepting.close()
     sweeping.cancel()
 
 

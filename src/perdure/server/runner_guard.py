@@ -1,4 +1,4 @@
-"""Which addresses runners may be posted to, built from the settings."""
+"""The guard of the addresses of runners, built from the settings."""
 
 from perdure.dispatch.egress import Blocked, RunnerGuard, SystemResolver
 from perdure.server.settings import Settings, SettingsError

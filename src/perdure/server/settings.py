@@ -18,24 +18,24 @@ from perdure.server.credentials import (
     PrincipalToken,
     parse_principal_tokens,
 )
-from perdure.server.ignored_settings import passed_over, refused_variables
+from perdure.server.ignored_settings import ineffective_variables, refused_variables
 from perdure.server.limit_settings import BOUNDS, SWITCHED_OFF_BY_ZERO, Choice
 from perdure.server.quota_settings import AllowanceError, parse_allowances
 
 DURABLEX_PORT = 6770
-"""Where clients of Durablex look for an engine when nobody tells them."""
+"""The port that clients of Durablex use by default."""
 PROCESSES_MAX = 64
 FOREVER = "forever"
 API_KEYS_MAX = 64
-"""Every one is compared with every request."""
+"""Bounded, because every request is compared with every key."""
 
 
 class SettingsError(Exception):
-    """A setting that makes no sense, with one sentence that says why."""
+    """A setting is not valid; the message says why."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that an operator can choose."""
+    """All settings of an operator."""
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -51,7 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     signature_key: str | None = None
     role_signature_keys: dict[str, str] = {}
     shared_credential: bool = True
-    """Whether the one token or key that is nobody's opens anything."""
+    """Whether the shared token or key, which has no role, is accepted."""
     api_keys: tuple[str, ...] = ()
     read_keys: tuple[str, ...] = ()
     default_namespace: str = "default"
@@ -63,7 +63,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     workflow_lease_timeout: int = limits.WORKFLOW_LEASE_TIMEOUT
     activity_lease_timeout: int = limits.ACTIVITY_LEASE_TIMEOUT
     allowances: Allowances | None = None
-    """How many tasks may be leased, if there is any limit to it."""
+    """Quotas of leased tasks, if there are any."""
     query_timeout: int | None = None
     query_lease_timeout: int | None = None
     query_remembered: int = limits.QUERY_REMEMBERED
@@ -83,9 +83,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     webhook_keys: tuple[str, ...] = ()
     egress_allow: tuple[str, ...] = ()
     runner_allow: tuple[str, ...] | None = None
-    """Where runners may be posted to; none is everywhere but metadata addresses."""
+    """Hosts of runners; none allows all but metadata addresses."""
     history_retention: int = limits.HISTORY_RETENTION_DEFAULT
-    """0 is for ever."""
+    """0 keeps them for ever."""
     run_retention: int | None = None
     event_retention: int | None = None
     delivery_retention: int | None = None
@@ -93,18 +93,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     ai_key: str | None = None
     ai_model: str | None = None
     allowed_hosts: tuple[str, ...] = ()
-    """Names that a server without credentials answers to, besides loopback ones and its address."""
+    """Host names that a server without credentials accepts, besides loopback and its address."""
     without_effect: tuple[str, ...] = ()
-    """Variables that are set in vain, one sentence each."""
+    """Variables that are set and have no effect, one sentence each."""
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Every port to listen on; all serve the same."""
+        """Every port to listen on; all serve the same routes."""
         return (self.port,) if self.durablex_port is None else (self.port, self.durablex_port)
 
     @property
     def cadence(self) -> Cadence:
-        """A worker is heard of with every poll, so it may be silent for as long as two of them."""
+        """Every poll is a sign of life of a worker, so the default is the length of two."""
         stale_after = self.worker_stale_after
         if stale_after is None:
             stale_after = max(2 * self.poll_timeout, limits.WORKER_STALE_AFTER)
@@ -112,7 +112,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def query_wait(self) -> int:
-        """A query outlives a poll that has just begun, but not the patience of a client."""
+        """A query waits longer than a poll that has just begun, but less than client timeouts."""
         if self.query_timeout is not None:
             return self.query_timeout
         wait = max(self.poll_timeout + limits.QUERY_PATIENCE, limits.QUERY_TIMEOUT_MIN)
@@ -189,11 +189,11 @@ ENVIRONMENT: dict[str, str] = {
     "PERDURE_AI_KEY": "bearer key of the AI provider",
     "PERDURE_AI_MODEL": "model of steps that name none",
 }
-"""Every variable that is read, with what it is for."""
+"""Every variable that is read, with its purpose."""
 
 
 def load_settings(environment: Mapping[str, str], **given: object) -> Settings:
-    """Settings from the environment; what is given on the command line wins."""
+    """Settings from the environment; those of the command line win."""
     values: dict[str, object] = {
         "host": environment.get("PERDURE_HOST") or None,
         "port": _integer(environment, "PERDURE_PORT", 0, 65_535),
@@ -297,21 +297,21 @@ def _namespace(environment: Mapping[str, str], name: str) -> str | None:
     value = environment.get(name, "").strip().lower()
     if value and not _NAMESPACE.fullmatch(value):
         raise SettingsError(
-            f"{name} is no name for a namespace: letters, digits and ._- only, at most 128"
+            f"{name} is not a valid namespace name: letters, digits and ._- only, at most 128"
         )
     return value or None
 
 
 def _bounds(environment: Mapping[str, str]) -> Bounds:
-    told: dict[str, int] = {}
+    chosen: dict[str, int] = {}
     for name, choice in BOUNDS.items():
         value = _bound(environment, name, choice)
         if value is not None:
-            told[choice.bound] = min(value, told.get(choice.bound, value))
-    most = told.get("history_page_size_max", limits.HISTORY_PAGE_SIZE_MAX)
-    default = told.get("history_page_size_default", limits.HISTORY_PAGE_SIZE_DEFAULT)
-    told["history_page_size_default"] = min(default, most)
-    return Bounds(**told)
+            chosen[choice.bound] = min(value, chosen.get(choice.bound, value))
+    page_max = chosen.get("history_page_size_max", limits.HISTORY_PAGE_SIZE_MAX)
+    default = chosen.get("history_page_size_default", limits.HISTORY_PAGE_SIZE_DEFAULT)
+    chosen["history_page_size_default"] = min(default, page_max)
+    return Bounds(**chosen)
 
 
 def _bound(environment: Mapping[str, str], name: str, choice: Choice) -> int | None:
@@ -321,14 +321,14 @@ def _bound(environment: Mapping[str, str], name: str, choice: Choice) -> int | N
 
 
 def _by_role(environment: Mapping[str, str], kind: str) -> dict[str, str]:
-    told = {role: environment.get(f"DW_{role.upper()}_{kind}") for role in ROLES}
-    return {role: secret for role, secret in told.items() if secret}
+    secrets = {role: environment.get(f"DW_{role.upper()}_{kind}") for role in ROLES}
+    return {role: secret for role, secret in secrets.items() if secret}
 
 
 def _principals(environment: Mapping[str, str]) -> tuple[PrincipalToken, ...] | None:
-    told = environment.get("DW_PRINCIPAL_TOKENS")
+    text = environment.get("DW_PRINCIPAL_TOKENS")
     try:
-        return parse_principal_tokens(told) if told else None
+        return parse_principal_tokens(text) if text else None
     except CredentialsError as error:
         raise SettingsError(str(error)) from None
 
@@ -341,18 +341,18 @@ def _allowances(environment: Mapping[str, str]) -> Allowances | None:
 
 
 def _without_effect(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables that are set in vain, or a refusal."""
+    """Variables that are set and have no effect. Refuses some of them."""
     is_strict = _switch(environment, "DW_ENV_AUDIT_STRICT")
-    wrong = refused_variables(environment)
-    vain = passed_over(environment, ENVIRONMENT)
-    if wrong or (vain and is_strict):
-        raise SettingsError("; ".join(wrong or vain))
-    return tuple(vain)
+    refused = refused_variables(environment)
+    ineffective = ineffective_variables(environment, ENVIRONMENT)
+    if refused or (ineffective and is_strict):
+        raise SettingsError("; ".join(refused or ineffective))
+    return tuple(ineffective)
 
 
 def _listed(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    told = (entry.strip() for entry in environment.get(name, "").split(","))
-    return tuple(entry for entry in told if entry) or None
+    entries = (entry.strip() for entry in environment.get(name, "").split(","))
+    return tuple(entry for entry in entries if entry) or None
 
 
 def _keys(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
@@ -363,16 +363,16 @@ def _keys(environment: Mapping[str, str], name: str) -> tuple[str, ...] | None:
 
 
 def _url(environment: Mapping[str, str], name: str) -> str | None:
-    told = environment.get(name)
-    if not told:
+    url = environment.get(name)
+    if not url:
         return None
-    if not told.startswith(("http://", "https://")) or not urlsplit(told).hostname:
-        raise SettingsError(f"{name} is an http or https URL, not {told!r}")
-    return told
+    if not url.startswith(("http://", "https://")) or not urlsplit(url).hostname:
+        raise SettingsError(f"{name} is an http or https URL, not {url!r}")
+    return url
 
 
 def require_credentials(settings: Settings) -> None:
-    """A server for others must not stand open by accident."""
+    """Refuse to serve without credentials, unless the settings say so."""
     if settings.auth_driver == "none":
         return
     if settings.auth_driver not in ("token", "signature"):
@@ -393,7 +393,7 @@ def require_credentials(settings: Settings) -> None:
             "DW_PRINCIPAL_TOKENS)"
         )
     if not any(others) and not (shared and settings.shared_credential):
-        raise SettingsError(f"no credentials: set {names}, or say DW_AUTH_DRIVER=none")
+        raise SettingsError(f"no credentials: set {names}, or set DW_AUTH_DRIVER=none")
 
 
 def is_postgres(store: str) -> bool:
@@ -401,7 +401,7 @@ def is_postgres(store: str) -> bool:
 
 
 def require_store(settings: Settings) -> None:
-    """Refuse a store that makes no sense, before anything is started."""
+    """Refuse a store URL that is not valid, before anything is started."""
     direct = settings.store_direct
     if not is_postgres(settings.store):
         sqlite_path(settings.store)
@@ -412,7 +412,7 @@ def require_store(settings: Settings) -> None:
 
 
 def sqlite_path(store: str) -> Path:
-    """The file of a `sqlite:///path` store. Like everywhere, the path is absolute."""
+    """The file of a `sqlite:///path` store. The path is absolute, as in other tools."""
     parts = urlsplit(store)
     if parts.scheme != "sqlite" or parts.netloc or parts.query:
         raise SettingsError(

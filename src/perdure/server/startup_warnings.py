@@ -1,4 +1,4 @@
-"""What an operator should know before strangers find it out: open servers and weak credentials."""
+"""Warnings at start about servers without credentials and about weak credentials."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ _PLACEHOLDERS = frozenset({"change-me", "changeme", "change_me", "secret", "pass
 
 
 def startup_warnings(settings: Settings) -> list[str]:
-    """Sentences for the log. None of them contains a credential."""
+    """Sentences for the log. None contains a credential."""
     return [*_open_server(settings), *_weak_credentials(settings)]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address that a server listens on."""
+    """Whether an address can be reached from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -52,11 +52,11 @@ def _weak_credentials(settings: Settings) -> Iterator[str]:
                 "choose a random credential of 32 characters"
             )
         if len(names) > 1:
-            yield f"{shown} are the same credential: whoever has one role has the others, too"
+            yield f"{shown} are the same credential: one role includes the others"
 
 
 def _credentials(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Every credential that opens something, with the name of its variable."""
+    """Every credential that is accepted, with the name of its variable."""
     if settings.auth_driver == "signature":
         if settings.signature_key and settings.shared_credential:
             yield "DW_SIGNATURE_KEY", settings.signature_key

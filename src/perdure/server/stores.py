@@ -13,7 +13,7 @@ from perdure.store.sqlite.store import SqliteStore
 
 
 def make_store(settings: Settings, *, node_id: str, clock: Clock) -> Store:
-    """A store that is not open yet."""
+    """The store of the settings, not yet open."""
     if is_postgres(settings.store):
         pooled = settings.pooler == "transaction"
         return PostgresStore(settings.store, node_id=node_id, clock=clock, pooled=pooled)
@@ -21,13 +21,13 @@ def make_store(settings: Settings, *, node_id: str, clock: Clock) -> Store:
 
 
 def make_hint_wire(settings: Settings) -> HintChannel | None:
-    """What carries hints between nodes. A pooler cannot, so behind one it needs a way around."""
+    """The transport of hints between nodes. Behind a pooler it needs the direct URL."""
     url = _direct_url(settings)
     return None if url is None else HintChannel(url)
 
 
 def make_parcel_wire(settings: Settings, *, node_id: str) -> NodeChannel | None:
-    """What carries queries and their answers between nodes, likewise."""
+    """The transport of messages between nodes, under the same condition."""
     url = _direct_url(settings)
     return None if url is None else NodeChannel(url, node_id)
 

@@ -1,4 +1,4 @@
-"""Several server processes behind one port: started, watched, started again when they die."""
+"""The supervisor of several server processes behind one port: starts, watches, restarts them."""
 
 import contextlib
 import itertools
@@ -20,15 +20,15 @@ READY_SECONDS = 60
 """How long the first processes may take until they serve."""
 _PAUSE_MAX = 5.0
 _STEADY_SECONDS = 10.0
-"""A process that lived for so long did not die of its start."""
+"""A process that lived this long did not fail at its start."""
 REFUSED = 2
-"""The exit code of a process that cannot serve, and has said why."""
+"""The exit code of a process that cannot serve and has printed why."""
 
 log = logging.getLogger(__name__)
 
 
 class Child:
-    """One server process. It dies with us: its standard input is a pipe that we hold."""
+    """One server process. It ends with the supervisor, which holds a pipe to its standard input."""
 
     def __init__(
         self, command: Sequence[str], listeners: Sequence[socket.socket], family: Family
@@ -54,11 +54,11 @@ class Child:
         )
 
     def ended(self) -> int | None:
-        """The exit code of a process that is over."""
+        """The exit code, if the process has ended."""
         return None if self.process is None else self.process.poll()
 
-    def bury(self) -> None:
-        """Say when the next one starts: at once, or later if this one did not live long."""
+    def schedule_restart(self) -> None:
+        """Set when the next process starts: at once, or later if this one ended soon."""
         assert self.process is not None
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -70,19 +70,19 @@ class Child:
         self.start_at = monotonic_seconds() + pause
 
     def read(self) -> None:
-        """Take in what it says; it says one thing, when it is ready."""
+        """Read its output, which is one line when it is ready."""
         assert self.process is not None
         assert self.process.stdout is not None
-        said = os.read(self.process.stdout.fileno(), 4096)
-        if LISTENING.encode() in said:
+        output = os.read(self.process.stdout.fileno(), 4096)
+        if LISTENING.encode() in output:
             self.is_ready = True
 
 
 class Supervisor:
-    """Holds the sockets and the processes; answers nobody itself.
+    """Owns the listening sockets and the processes; serves no request itself.
 
-    Each process has a socket of its own on each port, so that the system deals connections out
-    evenly. They stay open here: who knocks while a process is being replaced waits in its queue.
+    Each process has a socket of its own on each port, so that the kernel spreads connections
+    evenly. They stay open here: clients that connect while a process is replaced wait in its queue.
     """
 
     def __init__(self, settings: Settings, command: Sequence[str], processes: int) -> None:
@@ -97,12 +97,12 @@ class Supervisor:
         self._stopping = False
 
     def run(self) -> int:
-        """Until SIGTERM or SIGINT; returns the exit code."""
+        """Run until SIGTERM or SIGINT; returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGCHLD, self._nudge)
+        signal.signal(signal.SIGCHLD, self._wake_up)
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
-        # The first one alone: what keeps it from serving is then said once, not by every process.
+        # Start only the first: an error that prevents serving is then printed once, not by each.
         self._children[0].start()
         try:
             return self._watch()
@@ -123,17 +123,23 @@ class Supervisor:
                 if code is not None:
                     if not self._has_begun:
                         if code != REFUSED:
-                            print(f"perdure: a process ended with code {code}", file=sys.stderr)
+                            print(
+                                f"perdure: a server process ended with code {code} at start",
+                                file=sys.stderr,
+                            )
                         return REFUSED
                     log.warning("a server process ended with code %s; starting a new one", code)
-                    child.bury()
+                    child.schedule_restart()
                 if self._is_to_start(child) and monotonic_seconds() >= child.start_at:
                     child.start()
             if not self._has_begun and all(child.is_ready for child in self._children):
                 self._has_begun = True
                 announce(self._listeners[0])
             if not self._has_begun and monotonic_seconds() > give_up_at:
-                print("perdure: the server processes did not get ready", file=sys.stderr)
+                print(
+                    f"perdure: the server processes were not ready after {READY_SECONDS} s",
+                    file=sys.stderr,
+                )
                 return REFUSED
         return 0
 
@@ -141,15 +147,15 @@ class Supervisor:
         return child.process is None and (self._has_begun or self._children[0].is_ready)
 
     def _wait(self) -> None:
-        """Until a child says something or ends, a signal comes, or one is due to start."""
+        """Wait until a child writes or ends, a signal arrives, or a start is due."""
         outputs = {
             child.process.stdout.fileno(): child
             for child in self._children
             if child.process is not None and not child.is_ready and child.process.stdout is not None
         }
         due = [child.start_at for child in self._children if self._is_to_start(child)]
-        patience = min([1.0, *(max(at - monotonic_seconds(), 0) for at in due)])
-        readable, _, _ = select.select([self._wake, *outputs], [], [], patience)
+        timeout = min([1.0, *(max(at - monotonic_seconds(), 0) for at in due)])
+        readable, _, _ = select.select([self._wake, *outputs], [], [], timeout)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         for output in readable:
@@ -159,8 +165,8 @@ class Supervisor:
     def _stop(self, number: int, frame: object) -> None:
         self._stopping = True
 
-    def _nudge(self, number: int, frame: object) -> None:
-        """Only to be woken."""
+    def _wake_up(self, number: int, frame: object) -> None:
+        """Does nothing: the signal itself wakes the loop."""
 
     def _end(self) -> None:
         living = [child.process for child in self._children if child.process is not None]
@@ -181,7 +187,7 @@ class Supervisor:
 
 
 def inherited_listener(descriptor: int) -> socket.socket:
-    """The socket that the supervisor opened."""
+    """The listening socket that the supervisor opened."""
     listener = socket.socket(fileno=descriptor)
     listener.setblocking(False)
     return listener

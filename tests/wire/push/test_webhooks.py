@@ -131,9 +131,9 @@ def test_a_secret_is_shown_once_and_is_not_on_the_disk(wire: Wire) -> None:
     [
         ({"url": "ftp://x", "eventKinds": ["run.failed"]}, "url: only http and https"),
         ({"url": "http://u:p@x", "eventKinds": ["run.failed"]}, "url: the URL has credentials"),
-        ({"url": "http://x", "eventKinds": []}, "eventKinds holds some of"),
-        ({"url": "http://x", "eventKinds": ["run.odd"]}, "eventKinds holds some of"),
-        ({"url": "http://x", "eventKinds": ["custom"]}, "eventKinds holds some of"),
+        ({"url": "http://x", "eventKinds": []}, "eventKinds must be some of"),
+        ({"url": "http://x", "eventKinds": ["run.odd"]}, "eventKinds must be some of"),
+        ({"url": "http://x", "eventKinds": ["custom"]}, "eventKinds must be some of"),
         ({"url": "http://x", "eventKinds": ["run.failed"], "secret": "x"}, "secret has 8 to 255"),
         ({"url": "http://x", "eventKinds": ["run.failed"], "name": "x" * 256}, "name has more"),
         ({"eventKinds": ["run.failed"]}, "missing required field `url`"),

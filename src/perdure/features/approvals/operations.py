@@ -24,12 +24,12 @@ _ACTIONS = {"approved": "approve", "denied": "deny"}
 
 
 def place_of(group: str, approval_id: str) -> str:
-    """Where an approval stands in a list of a status or of a run."""
+    """The key of an approval in the list of a status or of a run."""
     return group + SEPARATOR + approval_id
 
 
 def approval_records(key: RecordKey) -> Iterator[RecordKey]:
-    """The approval that a line of a run's list names, and its place in every other list."""
+    """The approval that an entry of a run's list names, and its keys in all other lists."""
     if key.kind == BY_RUN.name:
         approval_id = key.key.rpartition(SEPARATOR)[2]
         yield APPROVAL.key(key.namespace, approval_id)
@@ -38,7 +38,7 @@ def approval_records(key: RecordKey) -> Iterator[RecordKey]:
 
 
 class KeepApproval(Operation):
-    """A step asks people for something."""
+    """Stores the approval that a step requests."""
 
     __slots__ = ("_asked",)
     name = "keep_approval"
@@ -55,7 +55,7 @@ class KeepApproval(Operation):
 
 
 class ChangesApproval(Operation):
-    """Something that happens to one approval."""
+    """A change of one approval."""
 
     __slots__ = ("_approval_id", "_namespace")
 
@@ -72,7 +72,7 @@ class ChangesApproval(Operation):
         return APPROVAL.key(self._namespace, self._approval_id)
 
     def put(self, world: World, before: Approval, after: Approval) -> None:
-        """Write it anew, and into the list of its new status."""
+        """Write the approval, and move it to the list of its new status."""
         namespace, approval_id = self._namespace, self._approval_id
         APPROVAL.put(world, namespace, approval_id, after)
         BY_STATUS.remove(world, namespace, place_of(before.status, approval_id))
@@ -89,7 +89,7 @@ class ChangesApproval(Operation):
 
 
 class MoveApproval(ChangesApproval):
-    """Time passed, or the run is over: what was asked for is asked otherwise, or no more."""
+    """Escalates, expires or cancels an approval, because time passed or its run closed."""
 
     __slots__ = ("_moved",)
     name = "move_approval"
@@ -112,7 +112,7 @@ class MoveApproval(ChangesApproval):
 
 
 class DecideApproval(ChangesApproval):
-    """Somebody says yes or no. Said again it changes nothing; what another says is refused."""
+    """Approves or denies. The same decision again changes nothing; a different one is refused."""
 
     __slots__ = ("_decision",)
     name = "decide_approval"

@@ -1,4 +1,4 @@
-"""Approvals: listed, shown, decided."""
+"""HTTP routes of approvals: list, show, decide."""
 
 from collections.abc import Collection
 from typing import Any, get_args
@@ -29,12 +29,12 @@ from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.message import HttpError, Request, Response
 
 _SCAN_PAGES_MAX = STEPS_PER_RUN_MAX // LIST_PAGE_SIZE_MAX
-"""How many pages are looked through; a run has no more approvals than steps."""
+"""Pages read per request at most; a run has no more approvals than steps."""
 _STATUSES: Collection[str] = get_args(ApprovalStatus)
 
 
 class DecisionBody(Struct, rename="camel"):
-    """What somebody says."""
+    """The decision of a person."""
 
     status: Verdict
     decided_by: str | None = None
@@ -75,7 +75,7 @@ class Approvals:
         status: str | None,
         limit: int,
     ) -> list[tuple[str, Approval]]:
-        """Those of a list that have a status: somebody may have decided since it was read."""
+        """Entries of a list that have a status: it may have changed since the list was read."""
         prefix = place_of(group, "")
         found: list[tuple[str, Approval]] = []
         after = None
@@ -130,7 +130,7 @@ class Approvals:
 
 
 def approval_view(approval_id: str, approval: Approval) -> dict[str, Any]:
-    """An approval as it is shown. What is not set is left out."""
+    """The JSON of an approval. Members without a value are left out."""
     view = {
         "id": approval_id,
         "runId": approval.run_id,
@@ -154,5 +154,5 @@ def approval_view(approval_id: str, approval: Approval) -> dict[str, Any]:
     return {name: value for name, value in view.items() if value is not None}
 
 
-def _raw(told: bytes | None) -> Raw | None:
-    return None if told is None else Raw(told)
+def _raw(text: bytes | None) -> Raw | None:
+    return None if text is None else Raw(text)

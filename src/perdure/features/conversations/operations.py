@@ -1,6 +1,6 @@
-"""Conversations as records, in the order of their newest run, with the runs that are still open.
+"""Conversations as records, ordered by their newest run, with the runs that are still open.
 
-They change when a run with a label begins or ends. Other runs cost nothing.
+They change when a run with a label begins or ends. Runs without a label cost nothing.
 """
 
 from perdure.core.push.effect import Ended, Joined
@@ -15,7 +15,7 @@ from perdure.store.interface import RecordKey, Store
 
 CONVERSATION = RecordKind("conversation", Conversation)
 RECENT = RecordKind("conversation_recent", Conversation)
-"""The same once more, in the order of their newest runs: a list is one read."""
+"""A copy ordered by the newest run, so that a list is one read."""
 OPEN_RUN = RecordKind("conversation_run", Listed)
 
 
@@ -28,7 +28,7 @@ def recent_key(at: int, key: str) -> str:
 
 
 class _Conversing(Operation):
-    """Something about the conversation of a run."""
+    """A change of the conversation of a run."""
 
     __slots__ = ("_run", "_was_at")
     reads_before_load = True
@@ -59,7 +59,7 @@ class _Conversing(Operation):
         return (CONVERSATION.key(namespace, self.key), *recent)
 
     def put(self, world: World, before: Conversation | None, after: Conversation) -> None:
-        """Write it anew, and to its place among the others."""
+        """Write the conversation, and move it to its place in the ordered list."""
         namespace = self._run.namespace
         if before is not None and before.last_started_at != after.last_started_at:
             RECENT.remove(world, namespace, recent_key(before.last_started_at, self.key))
@@ -68,7 +68,7 @@ class _Conversing(Operation):
 
 
 class JoinConversation(_Conversing):
-    """A run with a label begins."""
+    """Adds a new run to its conversation."""
 
     __slots__ = ()
     name = "join_conversation"
@@ -83,7 +83,7 @@ class JoinConversation(_Conversing):
 
 
 class LeaveConversation(_Conversing):
-    """A run with a label is over."""
+    """Counts a run of a conversation as ended."""
 
     __slots__ = ()
     name = "leave_conversation"
@@ -95,14 +95,14 @@ class LeaveConversation(_Conversing):
         namespace = self._run.namespace
         before = CONVERSATION.find(world, namespace, self.key)
         if before is None or OPEN_RUN.find(world, namespace, self.open_key) is None:
-            # It began before conversations were kept.
+            # The run began before conversations were stored.
             return
         self.put(world, before, left(before, self._run))
         OPEN_RUN.remove(world, namespace, self.open_key)
 
 
 class QuitConversation(_Conversing):
-    """A run with a label is no more. With its last run a conversation goes, too."""
+    """Takes a removed run out of its conversation, which is removed with its last run."""
 
     __slots__ = ()
     name = "quit_conversation"
@@ -121,10 +121,10 @@ class QuitConversation(_Conversing):
 
 
 def leave_conversation(ended: Ended) -> LeaveConversation | None:
-    """What the end of a run means for its conversation, if it has one."""
+    """The follow-up of the end of a run, if it has a conversation."""
     return LeaveConversation(ended.run) if push_of(ended.run).session else None
 
 
 def quit_conversation(run: Run) -> QuitConversation | None:
-    """What the removal of a run means for its conversation, if it has one."""
+    """The follow-up of the removal of a run, if it has a conversation."""
     return QuitConversation(run) if run.push is not None and run.push.session else None

@@ -1,4 +1,4 @@
-"""Sessions of the wire: the runs that share a label, summed up."""
+"""HTTP routes of conversations, which the push protocol calls sessions: sums over their runs."""
 
 from collections import Counter
 from typing import Any
@@ -28,7 +28,7 @@ from perdure.protocols.durablex.views import closed_status, spent_view, status_o
 from perdure.web.message import Request, Response
 
 _SCAN_PAGES_MAX = 20
-"""How many pages are looked through for conversations of one app."""
+"""Pages read at most in search of conversations of one app."""
 
 
 class Conversations:
@@ -39,7 +39,7 @@ class Conversations:
         self._surface = surface
 
     async def find(self, request: Request) -> Response:
-        """GET /sessions: those with the newest runs first."""
+        """GET /sessions, those with the newest runs first."""
         query = request.query
         limit = integer(query, "limit", 1, LIST_PAGE_SIZE_MAX, LIST_PAGE_SIZE_DEFAULT)
         app, since = query.get("app") or None, read_instant(query, "since") or 0
@@ -50,20 +50,20 @@ class Conversations:
     async def _recent(
         self, namespace: str, app: str | None, since: int, limit: int
     ) -> dict[str, list[Conversation]]:
-        """The parts of each conversation: one of the app that was asked for, else of every app."""
+        """The parts of each conversation: of the requested app, or of every app."""
         found: dict[str, list[Conversation]] = {}
         after = None
         for _ in range(_SCAN_PAGES_MAX):
             page = await RECENT.read_page(
                 self._store, namespace, limit=LIST_PAGE_SIZE_MAX, after=after, newest_first=True
             )
-            for _, one in page:
-                if one.last_started_at < since or len(found) == limit:
+            for _, entry in page:
+                if entry.last_started_at < since or len(found) == limit:
                     return found
-                if app is None and one.session not in found:
-                    found[one.session] = await self._parts(namespace, one)
-                elif app == one.app:
-                    found[one.session] = [one]
+                if app is None and entry.session not in found:
+                    found[entry.session] = await self._parts(namespace, entry)
+                elif app == entry.app:
+                    found[entry.session] = [entry]
             if len(page) < LIST_PAGE_SIZE_MAX:
                 break
             after = page[-1][0]
@@ -77,7 +77,7 @@ class Conversations:
             limit=CONVERSATION_APPS_MAX,
         )
         # A label may itself begin with this one.
-        return [one for _, one in page if one.session == newest.session] or [newest]
+        return [entry for _, entry in page if entry.session == newest.session] or [newest]
 
     async def _view(self, namespace: str, parts: list[Conversation]) -> dict[str, Any]:
         whole = merged(parts)
@@ -97,7 +97,7 @@ class Conversations:
         }
 
     async def _open(self, namespace: str, part: Conversation) -> tuple[Counter[str], Spent | None]:
-        """What the runs are that are not over, and what they have used up by now."""
+        """Counts by status of the open runs, and what they have used so far."""
         prefix = conversation_key(part.session, part.app) + SEPARATOR
         page = await OPEN_RUN.read_page(
             self._store,
@@ -110,7 +110,7 @@ class Conversations:
         spent: Spent | None = None
         for key, _ in page:
             run = await self._store.read_run(key.removeprefix(prefix))
-            # It may have ended since the list was read; then it is told here what it became.
+            # A run that ended since the list was read is counted with its final status.
             if run is not None:
                 counts[status_of(run)] += 1
                 spent = sum_spent([spent, push_of(run).spent])

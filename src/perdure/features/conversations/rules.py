@@ -11,7 +11,7 @@ from perdure.core.run.state import Run
 
 
 class Conversation(Struct, frozen=True, kw_only=True):
-    """What is known without a look at its runs. `ended` counts those that are over, by status."""
+    """What is known without reading its runs. `ended` counts the closed runs by status."""
 
     session: str
     app: str
@@ -20,11 +20,11 @@ class Conversation(Struct, frozen=True, kw_only=True):
     runs: int = 0
     ended: dict[str, int] = {}
     spent: Spent | None = None
-    """What the runs that are over have used up."""
+    """What the closed runs have used."""
 
 
 def joined(before: Conversation | None, run: Run) -> Conversation:
-    """A run begins."""
+    """The conversation with one more open run."""
     if before is None:
         at = run.started_at
         session = push_of(run).session or ""
@@ -41,7 +41,7 @@ def joined(before: Conversation | None, run: Run) -> Conversation:
 
 
 def left(before: Conversation, run: Run) -> Conversation:
-    """A run is over."""
+    """The conversation after one of its runs has closed."""
     status = run.status.value
     return structs.replace(
         before,
@@ -51,10 +51,10 @@ def left(before: Conversation, run: Run) -> Conversation:
 
 
 def without(before: Conversation, run: Run) -> Conversation | None:
-    """A run that was over is no more; None when it was the last. What it used up stays counted."""
+    """The conversation without a removed run; None if it was the last. Its usage stays counted."""
     status = run.status.value
     if not before.ended.get(status):
-        # It began before conversations were kept.
+        # The run began before conversations were stored.
         return before
     if before.runs == 1:
         return None
@@ -65,7 +65,7 @@ def without(before: Conversation, run: Run) -> Conversation | None:
 
 
 def merged(parts: Iterable[Conversation]) -> Conversation:
-    """The parts of one conversation, which several apps have, as one."""
+    """The parts of a conversation that several apps share, merged into one."""
     first, *others = parts
     for other in others:
         ended = dict(first.ended)
@@ -83,7 +83,7 @@ def merged(parts: Iterable[Conversation]) -> Conversation:
 
 
 def sum_spent(parts: Iterable[Spent | None]) -> Spent | None:
-    """What several have used up; none if none has."""
+    """The sum of several usages; none if there are none."""
     total: Spent | None = None
     for part in parts:
         if part is None or total is None:

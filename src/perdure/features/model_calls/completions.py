@@ -1,6 +1,6 @@
-"""Models that answer in the form of chat completions, which most do, also those in the house.
+"""Client of an AI provider that speaks the chat-completions API.
 
-The address is the operator's, so nobody vets it.
+The operator chose the address, so it is not checked by the egress guard.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from perdure.features.model_calls.rules import Answered, Inference, Outcome, Una
 from perdure.web.client import AnswerTooLarge, ClientError, HttpClient
 
 _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-"""Answers after which asking again may help."""
+"""HTTP statuses after which a retry may succeed."""
 
 
 class _Message(Struct):
@@ -51,7 +51,7 @@ _decoder = msgspec.json.Decoder(_Completion)
 
 
 class Completions:
-    """One provider: where it is, and which model is asked when a step names none."""
+    """One provider: its URL, its key, and the model for steps that name none."""
 
     def __init__(
         self, clock: Clock, url: str, *, key: str | None = None, model: str | None = None
@@ -63,19 +63,19 @@ class Completions:
         self._client = HttpClient()
 
     async def ask(self, inference: Inference) -> Outcome:
-        """What the model says."""
+        """Send one request to the provider and read its answer."""
         model = inference.model or self._model
-        asked: dict[str, Any] = {"messages": Raw(inference.messages)}
+        request: dict[str, Any] = {"messages": Raw(inference.messages)}
         if model is not None:
-            asked["model"] = model
+            request["model"] = model
         if inference.tokens_max is not None:
-            asked["max_tokens"] = inference.tokens_max
-        begun = self._clock.now()
+            request["max_tokens"] = inference.tokens_max
+        started_at = self._clock.now()
         try:
             async with asyncio.timeout(limits.INFERENCE_TIMEOUT / limits.SECOND):
                 status, body = await self._client.post(
                     self._url,
-                    msgspec.json.encode(asked),
+                    msgspec.json.encode(request),
                     self._headers,
                     bytes_max=limits.INFERENCE_ANSWER_BYTES_MAX,
                 )
@@ -85,33 +85,33 @@ class Completions:
             return Unanswered(f"the AI provider: {error}", is_passing=False)
         except ClientError as error:
             return Unanswered(f"the AI provider: {error}", is_passing=True)
-        latency_ms = max(0, self._clock.now() - begun) // 1_000
+        latency_ms = max(0, self._clock.now() - started_at) // 1_000
         if not 200 <= status < 300:
-            said = body[:200].decode("utf-8", "replace")
-            return Unanswered(f"the AI provider answered {status}: {said}", status in _PASSING)
+            excerpt = body[:200].decode("utf-8", "replace")
+            return Unanswered(f"the AI provider answered {status}: {excerpt}", status in _PASSING)
         return read_completion(body, model, latency_ms)
 
     def close(self) -> None:
-        """Let go of what is idle."""
+        """Close idle connections."""
         self._client.close()
 
 
 def read_completion(body: bytes, model: str | None, latency_ms: int) -> Outcome:
-    """What a provider answered."""
+    """Read the body of a successful answer."""
     try:
-        told = _decoder.decode(body)
+        completion = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unanswered(f"the AI provider's answer cannot be read: {error}", is_passing=False)
-    used = told.usage or _Used()
-    named = (told.model or model or "")[: limits.NAME_LENGTH_MAX]
-    details = used.prompt_tokens_details
+    usage = completion.usage or _Used()
+    model_name = (completion.model or model or "")[: limits.NAME_LENGTH_MAX]
+    details = usage.prompt_tokens_details
     return Answered(
-        text=told.choices[0].message.content or "",
-        model=named,
+        text=completion.choices[0].message.content or "",
+        model=model_name,
         usage=Usage(
-            model=named or None,
-            tokens=used.prompt_tokens + used.completion_tokens,
-            cost=None if used.cost is None else billionths(used.cost),
+            model=model_name or None,
+            tokens=usage.prompt_tokens + usage.completion_tokens,
+            cost=None if usage.cost is None else billionths(usage.cost),
             latency_ms=latency_ms,
             cached_tokens=None if details is None else details.cached_tokens,
         ),

@@ -1,6 +1,6 @@
-"""Explaining runs: a model is told what happened, without payloads, and its words are passed on.
+"""Explanations of runs by a model, which sees what happened, but no payloads.
 
-Nothing of it is kept, and nothing is charged to the run.
+Nothing of it is stored, and its usage is not counted for the run.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ _TASK = (
     "its last log lines. Say in a few plain sentences what happened, why it ended or what it waits "
     "for, and what a person could do next. Say so where the facts do not tell."
 )
-_TOLD = ("name", "status", "attempt", "error", "durationMs", "nextAttemptAt", "runAfter")
-"""What is told of a step: neither what went in nor what came out."""
+_STEP_MEMBERS = ("name", "status", "attempt", "error", "durationMs", "nextAttemptAt", "runAfter")
+"""What the model sees of a step: neither its input nor its output."""
 
 
 class RunExplanation:
@@ -50,24 +50,24 @@ class RunExplanation:
         if provider is None:
             raise HttpError(501, "ai_provider_missing", "no AI provider is configured")
         facts = facts_of(await self._store.read_history(run.run_id, 0, HISTORY_READ_MAX))
-        told = told_of(run, facts)
+        description = description_of(run, facts)
 
         async def feed(out: EventStream) -> None:
-            asking = asyncio.ensure_future(self._ask(provider, run.run_id, told))
+            request_task = asyncio.ensure_future(self._ask(provider, run.run_id, description))
             try:
-                while not (await asyncio.wait([asking], timeout=_KEEP_ALIVE_SECONDS))[0]:
+                while not (await asyncio.wait([request_task], timeout=_KEEP_ALIVE_SECONDS))[0]:
                     await out.keep_alive()
-                for frame in frames_of(asking.result()):
+                for frame in frames_of(request_task.result()):
                     await out.send(frame["type"], encode(frame))
             finally:
-                asking.cancel()
+                request_task.cancel()
 
         return stream(feed)
 
-    async def _ask(self, provider: Provider, run_id: str, told: bytes) -> Outcome:
+    async def _ask(self, provider: Provider, run_id: str, description: bytes) -> Outcome:
         messages = [
             {"role": "system", "content": _TASK},
-            {"role": "user", "content": told.decode()},
+            {"role": "user", "content": description.decode()},
         ]
         async with self._room:
             return await provider.ask(
@@ -75,25 +75,25 @@ class RunExplanation:
             )
 
 
-def told_of(run: Run, facts: list[Fact]) -> bytes:
-    """What is told of a run: as many of its last steps and log lines as there is room for."""
-    steps = [{name: row[name] for name in _TOLD if name in row} for row in steps_of(facts)]
+def description_of(run: Run, facts: list[Fact]) -> bytes:
+    """What the model sees of a run: as many of its last steps and log lines as fit."""
+    steps = [{name: row[name] for name in _STEP_MEMBERS if name in row} for row in steps_of(facts)]
     logs = [{name: row[name] for name in ("level", "message", "scope")} for row in logs_of(facts)]
     while True:
-        told = msgspec.json.encode({"run": _summary(run), "steps": steps, "logs": logs})
-        if len(told) <= EXPLANATION_FACTS_BYTES_MAX or not (steps or logs):
-            return told
+        description = msgspec.json.encode({"run": _summary(run), "steps": steps, "logs": logs})
+        if len(description) <= EXPLANATION_FACTS_BYTES_MAX or not (steps or logs):
+            return description
         steps, logs = steps[(len(steps) + 1) // 2 :], logs[(len(logs) + 1) // 2 :]
 
 
 def _summary(run: Run) -> dict[str, Any]:
     view = {**run_view(run), **waiting_view(run)}
-    wanted = ("workflowName", "app", "status", "error", "errorCount", "attempt", "triggerKind")
-    return {name: view[name] for name in (*wanted, "waitReason", "durationMs") if name in view}
+    members = ("workflowName", "app", "status", "error", "errorCount", "attempt", "triggerKind")
+    return {name: view[name] for name in (*members, "waitReason", "durationMs") if name in view}
 
 
 def frames_of(outcome: Outcome) -> list[dict[str, str]]:
-    """What the caller hears: the words and an end, or why there are none."""
+    """The frames of the answer: the text and its end, or an error."""
     if isinstance(outcome, Answered):
         return [{"type": "token", "text": outcome.text}, {"type": "done"}]
     return [{"type": "error", "error": outcome.message}]

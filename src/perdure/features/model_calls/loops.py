@@ -1,4 +1,4 @@
-"""Model calls on their way: each try is counted on disk before it is made, and its end after it."""
+"""The loop that makes model calls: each try is counted on disk before it starts."""
 
 import asyncio
 import logging
@@ -15,19 +15,19 @@ log = logging.getLogger(__name__)
 
 
 class Provider(Protocol):
-    """Who can be asked."""
+    """A provider of models."""
 
     async def ask(self, inference: Inference) -> Outcome:
-        """What a model says; it takes its time, and never raises for what others do wrong."""
+        """Ask a model. May take long; errors of the provider are returned, not raised."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 class ModelCaller:
-    """Every model call that this process has under way."""
+    """The model calls of this process that are in progress."""
 
     def __init__(self, engine: Engine, provider: Provider | None) -> None:
         self._engine = engine
@@ -38,11 +38,11 @@ class ModelCaller:
 
     @property
     def provider(self) -> Provider | None:
-        """Who is asked, if there is anybody."""
+        """The configured provider, if there is one."""
         return self._provider
 
     def due(self, record: RecordKey) -> Operation:
-        """What is decided when a call is due."""
+        """The operation that counts a try of a call that is due."""
         busy = self._under_way + self._begun.qsize() + len(self._reserved)
         operation = BeginInference(
             record,
@@ -53,14 +53,14 @@ class ModelCaller:
         return operation
 
     def decided(self, record: RecordKey, operation: Operation, committed: bool) -> None:
-        """A try is on disk, or is not: make it, or forget it."""
+        """Start the try if its operation was committed."""
         self._reserved.discard(operation)
         assert isinstance(operation, BeginInference)
         if committed and operation.begun is not None:
             self._begun.put_nowait((record, operation.begun))
 
     async def run(self) -> None:
-        """Ask for as long as the server lives."""
+        """Make calls for as long as the server lives."""
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
@@ -77,7 +77,7 @@ class ModelCaller:
             outcome = await self._provider.ask(inference)
             await self._engine.submit(ConcludeInference(record, inference.tries, outcome))
         except Unavailable as error:
-            # The record is due again when its try is given up.
+            # The record is due again when the timeout of this try has passed.
             log.warning(
                 "storing the result of model call %s failed; its deadline retries it: %s",
                 record.key,

@@ -1,6 +1,6 @@
-"""Operations of model calls that the engine makes: opened with their step, taken, concluded.
+"""Operations of model calls that the engine makes: open with a step, begin a try, conclude it.
 
-A call is a record that is due when it is made next, written in the beat that opens its step.
+A call is a record that is due at its next try, written in the beat that opens its step.
 """
 
 from perdure.core.limits import SECOND
@@ -29,7 +29,7 @@ def inference_key(run_id: str, sequence: int) -> str:
 
 
 class OpenInference(Operation):
-    """A step asks a model."""
+    """Stores the model call that a step requests."""
 
     __slots__ = ("_asked",)
     name = "open_inference"
@@ -53,7 +53,7 @@ class OpenInference(Operation):
 
 
 class InferenceOperation(Operation):
-    """Something about one call and the run that waits for it."""
+    """A change of one call and of the run that waits for it."""
 
     __slots__ = ("_record",)
 
@@ -74,7 +74,7 @@ class InferenceOperation(Operation):
         INFERENCE.put(world, namespace, key, inference, due_at=inference.due_at)
 
     def end(self, world: World, inference: Inference, outcome: Outcome) -> None:
-        """The call is over; its step is told, if it still waits."""
+        """End the call, and finish its step if that still waits."""
         run = world.runs.get(inference.run_id)
         step = waiting_step(run, inference)
         if run is not None and step is not None:
@@ -84,7 +84,7 @@ class InferenceOperation(Operation):
 
 
 class BeginInference(InferenceOperation):
-    """A call is due: count one more try. `begun` is what to ask once that is on disk."""
+    """Counts one more try of a call that is due. `begun` is sent once the count is on disk."""
 
     __slots__ = ("_has_provider", "_has_room", "begun")
     name = "begin_inference"
@@ -117,7 +117,7 @@ class BeginInference(InferenceOperation):
 
 
 class ConcludeInference(InferenceOperation):
-    """A try is over. Of one that was given up only an answer is heard: it was paid for."""
+    """Stores the end of a try. After its timeout only an answer counts, for it was paid for."""
 
     __slots__ = ("_outcome", "_tries")
     name = "conclude_inference"

@@ -1,6 +1,6 @@
-"""Model calls that the engine makes for runs: counted before they are made, tried a few times.
+"""Rules of model calls that the engine makes: counted before they are made, tried a few times.
 
-Like the body of a step, a call may be made twice when who made it dies; its answer counts once.
+Like the body of a step, a call may be made twice if a node dies during it; its answer counts once.
 """
 
 from typing import Any, TypeAlias
@@ -20,12 +20,12 @@ from perdure.core.run.history import Raw, encode
 from perdure.core.run.operation import PushStep
 from perdure.core.run.state import Run
 
-NO_END = "nobody knows how the last model call ended"
+NO_END = "the server stopped during the last try of the model call"
 NO_PROVIDER = "no AI provider configured"
 
 
 class Inference(Struct, frozen=True, kw_only=True):
-    """A call that a step waits for, until it has its answer."""
+    """A call that a step waits for."""
 
     run_id: str
     sequence: int
@@ -37,7 +37,7 @@ class Inference(Struct, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """What a model said."""
+    """The answer of a model."""
 
     text: str
     model: str
@@ -45,7 +45,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class Unanswered(Struct, frozen=True):
-    """Why there is no answer, and whether asking again may help."""
+    """Why there is no answer, and whether a retry may succeed."""
 
     message: str
     is_passing: bool
@@ -55,7 +55,7 @@ Outcome: TypeAlias = Answered | Unanswered
 
 
 def begin(inference: Inference, now: int) -> Inference | None:
-    """One more try, if there is any left. If nobody says how it ended, it is made again."""
+    """The call with one more try, if any is left; due again at its timeout."""
     if inference.tries >= INFERENCE_TRIES_MAX:
         return None
     return structs.replace(
@@ -64,7 +64,7 @@ def begin(inference: Inference, now: int) -> Inference | None:
 
 
 def conclude(inference: Inference, outcome: Outcome, now: int) -> Inference | None:
-    """What becomes of a call after a try; none when it is over."""
+    """The call after a failed try that will be retried; none when it is over."""
     is_passing = isinstance(outcome, Unanswered) and outcome.is_passing
     if not is_passing or inference.tries >= INFERENCE_TRIES_MAX:
         return None
@@ -72,13 +72,13 @@ def conclude(inference: Inference, outcome: Outcome, now: int) -> Inference | No
 
 
 def waiting_step(run: Run | None, inference: Inference) -> PushStep | None:
-    """The step that waits for a call; none when it does no more."""
+    """The step that waits for a call; none if it no longer does."""
     step = None if run is None or run.is_closed else run.operations.get(inference.sequence)
     return step if isinstance(step, PushStep) and step.is_open else None
 
 
 def end_inference(run: Run, ctx: Context, step: PushStep, outcome: Outcome, tries: int) -> None:
-    """Tell a step what its model said, or that it said nothing."""
+    """Finish a step with the answer of its model, or fail it."""
     step.attempt = max(tries, 1)
     if isinstance(outcome, Unanswered):
         error = StepError(outcome.message, encode({"message": outcome.message}))
@@ -91,11 +91,11 @@ def end_inference(run: Run, ctx: Context, step: PushStep, outcome: Outcome, trie
 
 def _journal(answered: Answered) -> dict[str, Any]:
     usage = answered.usage
-    told = {
+    members = {
         "kind": "infer",
         "latencyMs": usage.latency_ms or 0,
         "model": answered.model,
         "tokens": usage.tokens,
         "cacheReadTokens": usage.cached_tokens,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in members.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What operators choose about model calls."""
+"""Settings of model calls."""
 
 from typing import Protocol
 

@@ -1,6 +1,6 @@
-"""What model calls used up, added up per workflow and stretch of time, for the statistics.
+"""Usage of model calls, summed per workflow and interval of time, for the statistics.
 
-A stretch of a workflow is one record: its calls come seconds apart, and readers want sums.
+An interval of a workflow is one record: its calls come seconds apart, and readers want sums.
 """
 
 from collections.abc import AsyncIterator
@@ -24,21 +24,21 @@ from perdure.store.interface import RecordKey, Store
 UNKNOWN = "unknown"
 """The model of calls that name none."""
 OTHERS = "others"
-"""Where models are added up that come when there are too many."""
+"""The name under which further models are summed when there are too many."""
 
 
 class Sums(Struct):
-    """Model calls, added up."""
+    """Sums over model calls."""
 
     calls: int = 0
     tokens: int = 0
     cost: int | None = None
     latency_ms: int = 0
     timed_calls: int = 0
-    """How many of them told how long they took."""
+    """How many of them reported a latency."""
     cache_hits: int = 0
     cache_eligible: int = 0
-    """Of those that told whether a cache of the provider helped."""
+    """How many reported whether a cache of the provider was used."""
 
     def count(self, usage: Usage) -> None:
         """Add one call."""
@@ -66,13 +66,13 @@ class Sums(Struct):
 
 
 class Stretch(Struct, kw_only=True):
-    """What one workflow used up within some minutes."""
+    """The usage of one workflow within one interval."""
 
     started_at: int
     app: str
     workflow: str
     runs: int = 0
-    """How many runs made their first call in it."""
+    """How many runs made their first call in this interval."""
     models: dict[str, Sums] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ SPEND = RecordKind("ai_spend", Stretch)
 
 
 class RecordSpend(Operation):
-    """A run used something up."""
+    """Adds the usage of a run to its interval."""
 
     __slots__ = ("_metered",)
     name = "record_spend"
@@ -117,7 +117,7 @@ class RecordSpend(Operation):
 
 
 async def read_spend(store: Store, namespace: str, since: int) -> AsyncIterator[Stretch]:
-    """Every stretch from a moment on, oldest first."""
+    """Every interval since an instant, oldest first."""
     after = _place(since // SPEND_STRETCH * SPEND_STRETCH)
     while True:
         page = await SPEND.read_page(store, namespace, limit=SPEND_PAGE_SIZE, after=after)

@@ -1,4 +1,4 @@
-"""What model calls used up: totals, by time, by model and by workflow."""
+"""HTTP route of the usage of model calls: totals, by time, by model and by workflow."""
 
 from typing import Any
 
@@ -28,8 +28,8 @@ class ModelUsageRoutes:
     async def spend(self, request: Request) -> Response:
         """GET /ai/spend."""
         now, query = self._clock.now(), request.query
-        asked = read_instant(query, "since")
-        since = now - DEFAULT_SPAN if asked is None else max(asked, 0)
+        since_given = read_instant(query, "since")
+        since = now - DEFAULT_SPAN if since_given is None else max(since_given, 0)
         bucket = integer(query, "bucket", 1, _YEAR, _HOUR) * SECOND
         step = _whole(bucket_step(since, now + 1, bucket))
         total = Sums()
@@ -44,14 +44,14 @@ class ModelUsageRoutes:
                 raise bad_request("there are too many entries since then; use a later since")
             if app not in (None, "", stretch.app) or workflow not in (None, "", stretch.workflow):
                 continue
-            of = (stretch.workflow, stretch.app)
-            sums, runs = workflows.get(of, (Sums(), 0))
-            workflows[of] = (sums, runs + stretch.runs)
+            names = (stretch.workflow, stretch.app)
+            sums, runs = workflows.get(names, (Sums(), 0))
+            workflows[names] = (sums, runs + stretch.runs)
             place = buckets.setdefault(stretch.started_at // step, Sums())
             for model, used in stretch.models.items():
-                for each in (total, place, sums, models.setdefault(model, Sums())):
-                    each.add(used)
-        told = {
+                for target in (total, place, sums, models.setdefault(model, Sums())):
+                    target.add(used)
+        answer = {
             **_sums(total),
             "bucketSeconds": step // SECOND,
             "hourly": [
@@ -60,31 +60,31 @@ class ModelUsageRoutes:
             ],
             "byModel": [{"model": model, **_sums(models[model])} for model in _largest(models)],
             "byWorkflow": [
-                _by_workflow(of, *workflows[of])
-                for of in _largest({of: sums for of, (sums, _) in workflows.items()})
+                _by_workflow(names, *workflows[names])
+                for names in _largest({names: sums for names, (sums, _) in workflows.items()})
             ],
             "cacheHits": total.cache_hits,
             "cacheEligible": total.cache_eligible,
         }
         if total.timed_calls:
-            told["avgLatencyMs"] = total.latency_ms / total.timed_calls
-        return self._surface.answer(200, told)
+            answer["avgLatencyMs"] = total.latency_ms / total.timed_calls
+        return self._surface.answer(200, answer)
 
 
 def _whole(step: int) -> int:
-    """A stretch that can be told: of whole ones of those that are kept."""
+    """The step rounded up to a multiple of the stored intervals."""
     return -(-step // SPEND_STRETCH) * SPEND_STRETCH
 
 
 def _sums(sums: Sums) -> dict[str, Any]:
-    told: dict[str, Any] = {"tokens": sums.tokens, "calls": sums.calls}
-    return told if sums.cost is None else {**told, "cost": amount(sums.cost)}
+    view: dict[str, Any] = {"tokens": sums.tokens, "calls": sums.calls}
+    return view if sums.cost is None else {**view, "cost": amount(sums.cost)}
 
 
-def _by_workflow(of: tuple[str, str], sums: Sums, runs: int) -> dict[str, Any]:
-    workflow, app = of
-    told = {"workflow": workflow, "app": app, "tokens": sums.tokens, "runs": runs}
-    return told if sums.cost is None else {**told, "cost": amount(sums.cost)}
+def _by_workflow(names: tuple[str, str], sums: Sums, runs: int) -> dict[str, Any]:
+    workflow, app = names
+    view = {"workflow": workflow, "app": app, "tokens": sums.tokens, "runs": runs}
+    return view if sums.cost is None else {**view, "cost": amount(sums.cost)}
 
 
 def _largest(sums: dict[Any, Sums]) -> list[Any]:

@@ -1,7 +1,6 @@
-"""The loop that removes closed runs when their time is over. Slow, and never in a hurry.
+"""The loop that removes closed runs past their retention, in batches with pauses.
 
-Several nodes may do the same: each takes runs that no other has in hand, and who comes second finds
-nothing.
+Several nodes may run it at once: the second to remove a run finds that it does not exist.
 """
 
 import logging
@@ -24,8 +23,8 @@ from perdure.store.interface import RecordKey, Unavailable
 
 log = logging.getLogger(__name__)
 
-_BITES_ASKED_FOR = 4
-"""How long somebody who asks for a pass waits for it to be cleared."""
+_REQUESTED_BATCHES = 4
+"""How many batches of clearing a requested pass waits for."""
 
 
 class Retention(NamedTuple):
@@ -47,7 +46,7 @@ class RunPruner:
     async def run(self) -> None:
         """Prune for as long as the server lives."""
         while True:
-            # Not all nodes at once, and not all at their start.
+            # Spread over time, so that nodes do not prune at once or at their start.
             await self._clock.sleep(FORGET_EVERY + jitter(FORGET_EVERY))
             try:
                 await self.prune()
@@ -57,7 +56,7 @@ class RunPruner:
                 log.exception("removing closed runs failed; retrying later")
 
     async def prune(self) -> int:
-        """Every run that is old enough by now; returns how many they were."""
+        """Remove every run that is old enough by now; returns their number."""
         count = 0
         for rule in self._rules:
             for namespace in sorted(rule.namespaces()):
@@ -87,15 +86,15 @@ class RunPruner:
             await self._clock.sleep(FORGET_PAUSE)
 
     def cutoff(self, age: int) -> int:
-        """Runs that closed before this are too old."""
+        """The instant before which a run must have closed to be removed."""
         return max(0, self._clock.now() - age)
 
     async def prune_some(
         self, namespace: str, dialect: Dialect, age: int, wanted: int | Sequence[str]
     ) -> Pruned:
-        """One batch now: so many of the oldest, or certain ones, if they are old enough.
+        """Remove one batch now: a number of the oldest runs, or runs by id, if they are old enough.
 
-        An age of 0 is for ever. What takes long to clear is left to the deadline loop.
+        An age of 0 keeps runs for ever. Clearing that takes long is left to the deadline loop.
         """
         before = self.cutoff(age) if age else 0
         batch: Operation
@@ -103,24 +102,24 @@ class RunPruner:
             batch = PruneOld(namespace, dialect, before=before, limit=wanted)
         else:
             batch = PruneNamed(namespace, dialect, before=before, run_ids=wanted)
-        return await self._prune(batch, bites=_BITES_ASKED_FOR)
+        return await self._prune(batch, batches=_REQUESTED_BATCHES)
 
-    async def _prune(self, batch: Operation, bites: int | None = None) -> Pruned:
-        pruned: Pruned = await self._engine.submit(batch)
+    async def _prune(self, operation: Operation, batches: int | None = None) -> Pruned:
+        pruned: Pruned = await self._engine.submit(operation)
         for run_id, reason in pruned.failed.items():
             log.error("run %s is past its retention and could not be removed: %s", run_id, reason)
         if pruned.leftover is not None:
-            await self._clear(pruned, pruned.leftover, bites)
+            await self._clear(pruned, pruned.leftover, batches)
         return pruned
 
-    async def _clear(self, pruned: Pruned, key: RecordKey, bites: int | None) -> None:
-        """To its end, or so many bites of it; each makes it smaller."""
+    async def _clear(self, pruned: Pruned, key: RecordKey, batches: int | None) -> None:
+        """Clear a leftover record completely, or a number of batches of it."""
         while True:
-            bite = ClearLeftover(key, relook=REMAINS_RELOOK)
-            await self._engine.submit(bite)
-            pruned.payloads += bite.let_go
-            if bites is not None:
-                bites -= 1
-            if bite.is_done or bites == 0:
+            batch = ClearLeftover(key, relook=REMAINS_RELOOK)
+            await self._engine.submit(batch)
+            pruned.payloads += batch.released
+            if batches is not None:
+                batches -= 1
+            if batch.is_done or batches == 0:
                 return
             await self._clock.sleep(FORGET_PAUSE)

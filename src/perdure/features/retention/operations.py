@@ -1,9 +1,8 @@
-"""Removing closed runs that are older than they need be.
+"""Removal of closed runs that are past their retention, in two phases.
 
-A run goes in two strides. The first takes its row, so that from one moment on nobody finds it, and
-writes down that there are remains. The second removes what it had in other tables, in bites of
-bounded size, as often as it takes; the note goes with the last bite. If the process dies in
-between, the note is due like anything else, and somebody goes on.
+The first phase removes the rows of the runs, so that they can no longer be found, and writes a
+leftover record. The second removes their rows in other tables, in bounded batches; the last batch
+removes the leftover record. If the process dies in between, the deadline of the record continues.
 """
 
 from collections import Counter
@@ -42,11 +41,11 @@ BUSY = "run_busy"
 
 
 _CALL_KEPT = SERVICE_CALL_KEPT + 3_600 * SECOND
-"""A call is forgotten by its own deadline, and a little later nobody can ask for its result."""
+"""A call is removed by its own deadline; soon after that its result cannot be requested."""
 
 
 class Leftover(Struct, kw_only=True):
-    """Runs that are gone and whose rows in other tables are not."""
+    """Removed runs whose rows in other tables still exist."""
 
     run_ids: list[str]
     workflow_ids: list[str]
@@ -60,7 +59,7 @@ RUN_RECORDS = (STREAMS.name, USES.name)
 
 
 class PrunedRun(Struct, frozen=True):
-    """A run that is gone, and how much of it there was."""
+    """A removed run, and its size."""
 
     run_id: str
     events: int
@@ -68,26 +67,26 @@ class PrunedRun(Struct, frozen=True):
 
 
 class Pruned(Struct, kw_only=True):
-    """What became of a batch."""
+    """The result of one batch."""
 
     runs: list[PrunedRun] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    """Runs that stay, and why."""
+    """Runs that were not removed, with the reason."""
     failed: dict[str, str] = field(default_factory=dict)
     payloads: Counter[str] = field(default_factory=Counter)
-    """External payloads that only these runs named, as far as they are cleared."""
+    """External payloads, by the run that was last to refer to them, as far as they are cleared."""
     leftover: RecordKey | None = None
-    """Where it stands what is still to be removed."""
+    """The record of what is still to be removed."""
     behind: tuple[int, str] | None = None
-    """Where the next batch begins; none when nothing old is left."""
+    """Where the next batch begins; none when no old run is left."""
 
 
 class _Prune(Operation):
-    """The first stride, for some runs."""
+    """The first phase, for some runs."""
 
     __slots__ = ("_before", "_dialect", "_namespace", "_rows")
     reads_before_load = True
-    # A start in the same statement could want the name that a run is about to set free.
+    # A start in the same statement could use the workflow id that a removed run frees.
     locks_rows = True
 
     def __init__(self, namespace: str, dialect: Dialect, *, before: int) -> None:
@@ -98,7 +97,7 @@ class _Prune(Operation):
 
     def prune(self, world: World) -> Pruned:
         pruned = Pruned()
-        gone: list[RunRow] = []
+        removable: list[RunRow] = []
         for row in self._rows:
             reason = self._find_reason(world, row)
             if reason == UNREADABLE:
@@ -106,18 +105,18 @@ class _Prune(Operation):
             elif reason is not None:
                 pruned.skipped[row.run_id] = reason
             else:
-                gone.append(row)
-                pruned.runs.append(_told(row.run))
-        for row in gone:
+                removable.append(row)
+                pruned.runs.append(_pruned_run(row.run))
+        for row in removable:
             world.remove(row)
             if row.run is not None:
                 world.follow_ups.extend(world.registry.after_removal(row.run))
-        if gone:
-            pruned.leftover = self._note(world, gone)
+        if removable:
+            pruned.leftover = self._add_leftover(world, removable)
         return pruned
 
     def _find_reason(self, world: World, row: RunRow) -> str | None:
-        """Why a run stays, if it does."""
+        """Why a run may not be removed; none if it may."""
         if row.namespace != self._namespace or row.run_id in world.gone:
             return NOT_FOUND
         if row.closed_at is None:
@@ -126,16 +125,16 @@ class _Prune(Operation):
             return UNREADABLE
         if row.run.dialect is not self._dialect:
             return NOT_FOUND
-        if row.closed_at >= self._before or _is_asked_for(row.run, world.ctx.now):
+        if row.closed_at >= self._before or _is_readable_call(row.run, world.ctx.now):
             return NOT_EXPIRED
-        # Whoever changes it in this beat still wants something of it.
+        # Another operation of this beat changes the run.
         return BUSY if row.run_id in world.touched else None
 
-    def _note(self, world: World, gone: list[RunRow]) -> RecordKey:
+    def _add_leftover(self, world: World, rows: list[RunRow]) -> RecordKey:
         key = world.ctx.ids.ulid()
         leftover = Leftover(
-            run_ids=[row.run_id for row in gone],
-            workflow_ids=list(dict.fromkeys(row.workflow_id for row in gone)),
+            run_ids=[row.run_id for row in rows],
+            workflow_ids=list(dict.fromkeys(row.workflow_id for row in rows)),
             dialect=self._dialect,
         )
         due_at = world.ctx.now + REMAINS_RELOOK
@@ -143,12 +142,12 @@ class _Prune(Operation):
         return LEFTOVER.key(self._namespace, key)
 
 
-def _is_asked_for(run: Run, now: int) -> bool:
-    """Whether somebody may still call the service operation that a run has answered."""
+def _is_readable_call(run: Run, now: int) -> bool:
+    """Whether a client may still read the service call that a run has answered."""
     return run.served is not None and (run.closed_at or now) + _CALL_KEPT > now
 
 
-def _told(run: Run | None) -> PrunedRun:
+def _pruned_run(run: Run | None) -> PrunedRun:
     assert run is not None
     return PrunedRun(run.run_id, run.history_count, run.task_count)
 
@@ -217,22 +216,22 @@ class PruneNamed(_Prune):
 
 
 class ClearLeftover(Operation):
-    """The second stride, one bite of it. `is_done` says whether it was the last one.
+    """One batch of the second phase. `is_done` says whether it was the last one.
 
-    If not, it is due again after `relook`, whatever becomes of whoever takes the next bite.
-    `let_go` counts the external payloads that nobody names any more, by the run that did.
+    If not, the record is due again after `relook`, even if the caller dies before its next batch.
+    `released` counts the external payloads without references, by the last run that had one.
     """
 
     __slots__ = (
-        "_beside",
         "_is_full",
         "_key",
-        "_last",
+        "_last_uses",
         "_leftover",
+        "_linked",
         "_relook",
         "_remains",
         "is_done",
-        "let_go",
+        "released",
     )
     name = "clear_leftover"
     reads_before_load = True
@@ -241,20 +240,20 @@ class ClearLeftover(Operation):
         self._key = key
         self._relook = relook
         self._leftover: Leftover | None = None
-        self._beside: list[RecordKey] = []
+        self._linked: list[RecordKey] = []
         self._is_full = False
         self._remains: Remains | None = None
-        self._last: dict[str, str] = {}
+        self._last_uses: dict[str, str] = {}
         self.is_done = False
-        self.let_go: Counter[str] = Counter()
+        self.released: Counter[str] = Counter()
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         key, namespace = self._key, self._key.namespace
         if key not in world.records:
-            # Before all the rest: whoever clears meanwhile changes it, and the commit finds out.
+            # Read first: a concurrent clearing changes this record, and the commit detects that.
             world.records[key] = (await store.find_records([key])).get(key)
         self._leftover = LEFTOVER.find(world, namespace, key.key)
-        self._beside, self._remains, self._last = [], None, {}
+        self._linked, self._remains, self._last_uses = [], None, {}
         if self._leftover is not None:
             run_ids: list[str] = self._leftover.run_ids
             kinds: tuple[str, ...] = RUN_RECORDS
@@ -263,42 +262,42 @@ class ClearLeftover(Operation):
             named = [Instance(namespace, one) for one in self._leftover.workflow_ids]
             found = await store.find_keys_of(namespace, kinds, run_ids, REMAINS_ROWS_MAX)
             self._is_full = len(found) >= REMAINS_ROWS_MAX
-            self._beside = [*found, *world.registry.linked_records(found)]
-            await self._look_for_payloads(store, found)
+            self._linked = [*found, *world.registry.linked_records(found)]
+            await self._find_last_uses(store, found)
             self._remains = await store.find_remains(
                 run_ids, named, limit=REMAINS_ROWS_MAX, size=REMAINS_BYTES_MAX
             )
         return ()
 
-    async def _look_for_payloads(self, store: Store, found: list[RecordKey]) -> None:
-        """Which payloads these runs name, and which of them nobody else does."""
+    async def _find_last_uses(self, store: Store, found: list[RecordKey]) -> None:
+        """Find the payloads that these runs refer to and no other run does."""
         assert self._leftover is not None
-        namespace, gone = self._key.namespace, set(self._leftover.run_ids)
-        self._last = {}
+        namespace, removed = self._key.namespace, set(self._leftover.run_ids)
+        self._last_uses = {}
         for key in found:
             if key.kind == USES.name:
                 run_id, _, reference_id = key.key.partition("/")
-                self._beside.append(USED_BY.key(namespace, used_by_key(reference_id, run_id)))
-                self._last[reference_id] = run_id
-        for reference_id in list(self._last):
-            runs = await find_uses(store, namespace, reference_id, limit=len(gone) + 1)
-            if not gone.issuperset(runs):
-                del self._last[reference_id]
+                self._linked.append(USED_BY.key(namespace, used_by_key(reference_id, run_id)))
+                self._last_uses[reference_id] = run_id
+        for reference_id in list(self._last_uses):
+            runs = await find_uses(store, namespace, reference_id, limit=len(removed) + 1)
+            if not removed.issuperset(runs):
+                del self._last_uses[reference_id]
 
     def records(self) -> tuple[RecordKey, ...]:
         namespace = self._key.namespace
-        payloads = (PAYLOADS.key(namespace, reference_id) for reference_id in self._last)
-        return (self._key, *self._beside, *payloads)
+        payloads = (PAYLOADS.key(namespace, reference_id) for reference_id in self._last_uses)
+        return (self._key, *self._linked, *payloads)
 
     def decide(self, world: World) -> bool:
         remains, leftover = self._remains, self._leftover
         self.is_done = True
         if leftover is None or remains is None:
             return True
-        for key in self._beside:
+        for key in self._linked:
             if world.find_record(key) is not None:
                 world.put_record(key, None)
-        self._let_go(world)
+        self._release_payloads(world)
         if remains.count:
             world.changes.remains.append(remains)
         _, namespace, key_ = self._key
@@ -310,13 +309,13 @@ class ClearLeftover(Operation):
             LEFTOVER.put(world, namespace, key_, leftover, due_at=due_at)
         return True
 
-    def _let_go(self, world: World) -> None:
-        """Payloads that nobody names any more have as long as fresh ones to be named again."""
+    def _release_payloads(self, world: World) -> None:
+        """Keep payloads without references for as long as new ones, before they are removed."""
         namespace = self._key.namespace
-        self.let_go = Counter()
-        for reference_id, run_id in self._last.items():
+        self.released = Counter()
+        for reference_id, run_id in self._last_uses.items():
             known = PAYLOADS.find(world, namespace, reference_id)
             loose = None if known is None else let_go(known, world.ctx.now)
             if loose is not None:
                 PAYLOADS.put(world, namespace, reference_id, loose, due_at=loose.until)
-                self.let_go[run_id] += 1
+                self.released[run_id] += 1

@@ -1,4 +1,4 @@
-"""Retention of closed runs, as operators see it: what is too old, and a pass that removes it."""
+"""HTTP routes of retention: which closed runs are too old, and a pass that removes them."""
 
 from typing import Annotated, Any
 
@@ -46,10 +46,10 @@ class SystemRetention:
         cutoff = self._pruner.cutoff(self._age) if self._age else None
         found: list[str] = []
         if cutoff is not None:
-            wanted = ClosedFilter(
+            closed_before = ClosedFilter(
                 namespace=request.namespace, is_pushed=False, before=cutoff, limit=most + 1
             )
-            found = await self._engine.store.read_closed(wanted)
+            found = await self._engine.store.read_closed(closed_before)
         answer = {
             "namespace": request.namespace,
             **retention_view(self._age),
@@ -62,14 +62,16 @@ class SystemRetention:
         return self.surface.answer(request, 200, answer)
 
     async def enforce(self, request: Request) -> Response:
-        """Safe to repeat: who is gone already is not found."""
+        """Safe to repeat: runs that were removed before are reported as not found."""
         body = decode(request.body, PassBody)
         limit = body.limit or limits.RUNS_PRUNED_AT_ONCE_MAX
-        wanted = limit if body.run_ids is None else list(dict.fromkeys(body.run_ids))[:limit]
-        pruned = await self._pruner.prune_some(request.namespace, Dialect.PULL, self._age, wanted)
+        selection = limit if body.run_ids is None else list(dict.fromkeys(body.run_ids))[:limit]
+        pruned = await self._pruner.prune_some(
+            request.namespace, Dialect.PULL, self._age, selection
+        )
         results = _results(pruned)
-        if not isinstance(wanted, int):
-            results.sort(key=lambda result: wanted.index(result["run_id"]))
+        if not isinstance(selection, int):
+            results.sort(key=lambda result: selection.index(result["run_id"]))
         answer = {
             "processed": len(results),
             "pruned": len(pruned.runs),
@@ -81,7 +83,7 @@ class SystemRetention:
 
 
 def _results(pruned: Pruned) -> list[dict[str, Any]]:
-    results = [_gone(run, pruned.payloads[run.run_id]) for run in pruned.runs]
+    results = [_pruned_view(run, pruned.payloads[run.run_id]) for run in pruned.runs]
     for outcome, reasons in (("skipped", pruned.skipped), ("error", pruned.failed)):
         results += [
             {"run_id": run_id, "outcome": outcome, "reason": reason}
@@ -90,7 +92,7 @@ def _results(pruned: Pruned) -> list[dict[str, Any]]:
     return results
 
 
-def _gone(run: PrunedRun, payloads: int) -> dict[str, Any]:
+def _pruned_view(run: PrunedRun, payloads: int) -> dict[str, Any]:
     counts = {
         "external_payloads_deleted": payloads,
         "workflow_runs": 1,

@@ -1,4 +1,4 @@
-"""What operators choose about how long closed runs are kept."""
+"""Settings of retention: how long closed runs are kept."""
 
 from typing import Protocol
 

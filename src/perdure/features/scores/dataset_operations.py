@@ -1,7 +1,7 @@
-"""Datasets: cases with what is expected of them, kept for evals.
+"""Datasets: cases and their expected results, for evals.
 
-Items are records under their dataset; how many there are, and how large they are together, stands
-in the dataset, which is written with every item.
+Items are records under their dataset. The dataset stores their number and total size, and is
+written with every item.
 """
 
 from typing import TypeAlias
@@ -23,7 +23,7 @@ from perdure.store.interface import RecordKey, RecordRange, Store
 
 
 class Dataset(Struct, kw_only=True):
-    """Cases of one kind."""
+    """A named list of cases."""
 
     name: str
     created_at: int
@@ -35,7 +35,7 @@ class Dataset(Struct, kw_only=True):
 
 
 class Item(Struct, kw_only=True):
-    """One case. What is in it is JSON that nobody here opens."""
+    """One case. Its contents are JSON that is not decoded here."""
 
     created_at: int
     input: bytes
@@ -49,7 +49,7 @@ class Item(Struct, kw_only=True):
 
 
 class Made(Struct):
-    """An identity under which something was made."""
+    """What was made under a dedupe id."""
 
     id: str
 
@@ -66,7 +66,7 @@ def item_key(dataset_id: str, item_id: str) -> str:
 
 
 class MakingOperation(Operation):
-    """Makes something, once under each identity."""
+    """Makes something once per dedupe id."""
 
     __slots__ = ("_identity", "_namespace")
 
@@ -78,7 +78,7 @@ class MakingOperation(Operation):
         return () if self._identity is None else (MADE.key(self._namespace, self._identity),)
 
     def find_made(self, world: World) -> str | None:
-        """What was made under this identity before."""
+        """The id of what was made under this dedupe id before."""
         if self._identity is None:
             return None
         made = MADE.find(world, self._namespace, self._identity)
@@ -91,7 +91,7 @@ class MakingOperation(Operation):
 
 
 class MakeDataset(MakingOperation):
-    """A new dataset; returns its id."""
+    """Makes a dataset; returns its id."""
 
     __slots__ = ("_count", "_description", "_name")
     name = "make_dataset"
@@ -106,8 +106,8 @@ class MakeDataset(MakingOperation):
         self._count = 0
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
-        wanted = RecordRange(kind=DATASET.name, namespace=self._namespace, limit=DATASETS_MAX)
-        self._count = len(await store.find_record_keys(wanted))
+        datasets = RecordRange(kind=DATASET.name, namespace=self._namespace, limit=DATASETS_MAX)
+        self._count = len(await store.find_record_keys(datasets))
         return ()
 
     def records(self) -> tuple[RecordKey, ...]:
@@ -127,7 +127,7 @@ class MakeDataset(MakingOperation):
 
 
 class AddItem(MakingOperation):
-    """One more case; returns its id."""
+    """Adds a case; returns its id."""
 
     __slots__ = ("_dataset_id", "_input", "_more")
     name = "add_item"
@@ -171,7 +171,7 @@ class AddItem(MakingOperation):
 
 
 class ArchiveItem(Operation):
-    """Take a case out of evals, or back in."""
+    """Excludes a case from evals, or includes it again."""
 
     __slots__ = ("_archived", "_dataset_id", "_item_id", "_namespace")
     name = "archive_item"

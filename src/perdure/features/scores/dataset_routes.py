@@ -1,4 +1,4 @@
-"""Datasets and evals: cases, and how well workflows do on them."""
+"""HTTP routes of datasets and of evals."""
 
 from typing import Annotated, Any
 
@@ -35,11 +35,11 @@ from perdure.web.message import HttpError, Request, Response
 from perdure.web.routing import Route
 
 Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH_MAX, pattern=r"\S")]
-"""Not blank, and not too long."""
+"""Neither blank nor too long."""
 
 
 class DatasetBody(Struct, rename="camel"):
-    """A new dataset. Under the same `dedupeId` it is the same, and so with items and evals."""
+    """A new dataset. A repeated `dedupeId` returns the first one, as for items and evals."""
 
     name: Name
     description: Annotated[str, Meta(max_length=DESCRIPTION_LENGTH_MAX)] | None = None
@@ -117,7 +117,7 @@ class Datasets:
         return await self._shown_item(request, dataset_id, item_id, 201)
 
     async def items(self, request: Request) -> Response:
-        """GET /datasets/{id}/items, newest first; those that are archived only when asked for."""
+        """GET /datasets/{id}/items, newest first; archived ones only on request."""
         dataset_id = request.params["dataset_id"]
         await self._require(request.namespace, dataset_id)
         all_of_them = choice(request.query, "archived", {"true", "false"}) == "true"
@@ -137,7 +137,7 @@ class Datasets:
         return self._surface.answer(200, rows)
 
     async def archive_item(self, request: Request) -> Response:
-        """PATCH /datasets/{id}/items/{item}: evals leave it out, or take it in again."""
+        """PATCH /datasets/{id}/items/{item}: exclude it from evals, or include it again."""
         dataset_id, item_id = request.params["dataset_id"], request.params["item_id"]
         archived = read_body(request, _archive_decoder).archived
         await self._engine.submit(
@@ -161,8 +161,8 @@ class Datasets:
         runs = await EVAL_RUNS.read(self._store, request.namespace, eval_id)
         assert eval_set is not None
         assert runs is not None
-        told = {"evalSet": eval_view(eval_id, eval_set), "runIds": runs.run_ids}
-        return self._surface.answer(201, told)
+        answer = {"evalSet": eval_view(eval_id, eval_set), "runIds": runs.run_ids}
+        return self._surface.answer(201, answer)
 
     async def evals(self, request: Request) -> Response:
         """GET /datasets/{id}/eval-runs: the evals of a dataset, newest first."""
@@ -224,9 +224,9 @@ def item_view(dataset_id: str, item_id: str, item: Item) -> dict[str, Any]:
         "input": Raw(item.input),
         "archived": item.archived,
     }
-    for name, told in (("expected", item.expected), ("metadata", item.metadata)):
-        if told is not None:
-            view[name] = Raw(told)
+    for name, value in (("expected", item.expected), ("metadata", item.metadata)):
+        if value is not None:
+            view[name] = Raw(value)
     return view
 
 
@@ -246,16 +246,16 @@ def eval_view(eval_id: str, eval_set: EvalSet) -> dict[str, Any]:
     return view if eval_set.label is None else {**view, "label": eval_set.label}
 
 
-def _bounded(name: str, told: Raw | UnsetType, most: int) -> bytes | None:
-    if told is UNSET:
+def _bounded(name: str, value: Raw | UnsetType, most: int) -> bytes | None:
+    if value is UNSET:
         return None
-    if len(told) > most:
+    if len(value) > most:
         raise bad_request(f"{name} has more than {most} bytes")
-    return bytes(told)
+    return bytes(value)
 
 
 def dataset_routes(surface: DurablexSurface, datasets: Datasets) -> list[Route]:
-    """Every route of datasets and evals, with who may use it."""
+    """Every route of datasets and evals, with its roles."""
     one = "/datasets/{dataset_id}"
     return [
         Route("GET", "/datasets", READER, surface, datasets.find),

@@ -1,6 +1,6 @@
-"""Evals: a workflow is run once for every case of a dataset, and judged.
+"""Evals: one run of a workflow for every case of a dataset, and the sums of their scores.
 
-An eval set counts the scores of its runs, in the beat that gives them.
+An eval set counts the scores of its runs in the beat that adds them.
 """
 
 from msgspec import Struct, field
@@ -31,14 +31,14 @@ from perdure.store.interface import RecordKey, RecordRange, Store
 
 
 class ScoreSum(Struct):
-    """The numbers of one name that runs were given."""
+    """The sum of the scores of one name."""
 
     count: int = 0
     total: float = 0.0
 
 
 class EvalSet(Struct, kw_only=True):
-    """One eval of one workflow."""
+    """One eval of a workflow."""
 
     dataset_id: str
     workflow: str
@@ -58,11 +58,11 @@ class EvalRuns(Struct):
 EVAL_SET = RecordKind("eval_set", EvalSet)
 EVAL_RUNS = RecordKind("eval_runs", EvalRuns)
 EVAL_OF = RecordKind("eval_of", EvalRuns)
-"""Which eval sets a dataset has: names only."""
+"""Index from a dataset to its eval sets; only the keys matter."""
 
 
 class StartEval(MakingOperation):
-    """Run a workflow for every case; returns the id of the eval set."""
+    """Starts a run of a workflow for every case; returns the id of the eval set."""
 
     __slots__ = ("_app", "_dataset_id", "_definition", "_items", "_label", "_workflow")
     name = "start_eval"
@@ -89,13 +89,13 @@ class StartEval(MakingOperation):
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
         book = await open_book(store, world, self._namespace)
         self._definition = book.find_called(self._workflow, app=self._app, caller="")
-        wanted = RecordRange(
+        items = RecordRange(
             kind=ITEM.name,
             namespace=self._namespace,
             prefix=item_key(self._dataset_id, ""),
             limit=DATASET_ITEMS_MAX,
         )
-        self._items = tuple(await store.find_record_keys(wanted))
+        self._items = tuple(await store.find_record_keys(items))
         return ()
 
     def records(self) -> tuple[RecordKey, ...]:
@@ -156,7 +156,7 @@ class StartEval(MakingOperation):
 
 
 class CountScore(Operation):
-    """A run of an eval set was judged."""
+    """Adds the score of a run to its eval set."""
 
     __slots__ = ("_namespace", "_score", "_set_id")
     name = "count_score"
@@ -170,21 +170,23 @@ class CountScore(Operation):
         return (EVAL_SET.key(self._namespace, self._set_id),)
 
     def decide(self, world: World) -> None:
-        told = self._score.judgement
+        judgement = self._score.judgement
         eval_set = EVAL_SET.find(world, self._namespace, self._set_id)
-        if eval_set is None or told.value is None:
+        if eval_set is None or judgement.value is None:
             return
-        if told.name not in eval_set.scores and len(eval_set.scores) >= EVAL_SCORE_NAMES_MAX:
+        if judgement.name not in eval_set.scores and len(eval_set.scores) >= EVAL_SCORE_NAMES_MAX:
             return
-        counted = eval_set.scores.setdefault(told.name, ScoreSum())
+        counted = eval_set.scores.setdefault(judgement.name, ScoreSum())
         counted.count += 1
-        counted.total += told.value
+        counted.total += judgement.value
         EVAL_SET.put(world, self._namespace, self._set_id, eval_set)
 
 
 def count_score(run: Run, score: Score) -> Operation | None:
-    """What a score means for the eval set that its run belongs to, if any. A replay of it does
-    not: the case would count twice."""
+    """The follow-up of a score, if its run belongs to an eval set.
+
+    A replay of such a run does not count: its case would count twice.
+    """
     push = push_of(run)
     if push.case is None or push.replay_of is not None or push.failure_of is not None:
         return None

@@ -1,4 +1,4 @@
-"""Scores as records under the runs that they judge; a run, open or closed, counts its own."""
+"""Scores as records under their runs; a run, open or closed, counts its own."""
 
 from msgspec import Struct
 
@@ -19,7 +19,7 @@ from perdure.store.interface import RecordKey
 
 
 class Given(Struct):
-    """An identity under which somebody gave a score."""
+    """The score that was added under a dedupe id."""
 
     score_id: str
 
@@ -33,7 +33,7 @@ def score_key(run_id: str, score_id: str) -> str:
 
 
 class KeepScore(Operation):
-    """A step judged its own run, which knows already."""
+    """Stores the score that a step gave its own run; the run has counted it."""
 
     __slots__ = ("_scored",)
     name = "keep_score"
@@ -46,7 +46,7 @@ class KeepScore(Operation):
 
 
 class ScoreAnother(Operation):
-    """A step judges another run, and learns whether it could."""
+    """Adds the score that a step gives another run, and finishes or fails the step."""
 
     __slots__ = ("_effect",)
     name = "score_another"
@@ -80,7 +80,7 @@ class ScoreGiven(Struct, frozen=True):
 
 
 class AddScore(Operation):
-    """Somebody judges a run. Repeated under its identity it is the same score."""
+    """Adds a score to a run. A repeated dedupe id returns the first score."""
 
     __slots__ = ("_dedupe_id", "_judgement", "_namespace", "_run_id", "_scorer")
     name = "add_score"
@@ -109,17 +109,17 @@ class AddScore(Operation):
         return (GIVEN.key(self._namespace, score_key(self._run_id, self._dedupe_id)),)
 
     def decide(self, world: World) -> ScoreGiven | str:
-        """The score, or the id of the one that was given before."""
+        """The score, or the id of the one that was added before."""
         identity = score_key(self._run_id, self._dedupe_id or "")
         if self._dedupe_id is not None:
             given = GIVEN.find(world, self._namespace, identity)
             if given is not None:
                 return given.score_id
-        told = _judge(world, self._namespace, self._run_id, self._judgement, self._scorer)
+        added = _judge(world, self._namespace, self._run_id, self._judgement, self._scorer)
         if self._dedupe_id is not None:
             until = world.ctx.now + DEDUPE_WINDOW
-            GIVEN.put(world, self._namespace, identity, Given(told.score_id), due_at=until)
-        return told
+            GIVEN.put(world, self._namespace, identity, Given(added.score_id), due_at=until)
+        return added
 
 
 def _judge(

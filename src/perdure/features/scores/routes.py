@@ -1,4 +1,4 @@
-"""Scores of runs: listed and given."""
+"""HTTP routes of the scores of runs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from perdure.web.message import Request, Response
 
 
 class ScoreBody(ScoreTold, rename="camel"):
-    """A judgement from outside. Under the same `dedupeId` it is the same score."""
+    """A score from a client. A repeated `dedupeId` returns the first score."""
 
     step: str | None = None
     dedupe_id: str | None = None
@@ -75,29 +75,29 @@ class Scores:
             scorer=request.principal.subject,
             dedupe_id=body.dedupe_id,
         )
-        told: ScoreGiven | str = await self._engine.submit(operation)
-        if isinstance(told, str):
-            key = score_key(run_id, told)
+        added: ScoreGiven | str = await self._engine.submit(operation)
+        if isinstance(added, str):
+            key = score_key(run_id, added)
             known = await SCORE.read(self._engine.store, request.namespace, key)
             assert known is not None, "scores are never removed"
-            told = ScoreGiven(told, known)
-        return self._surface.answer(200, score_view(told.score_id, told.score))
+            added = ScoreGiven(added, known)
+        return self._surface.answer(200, score_view(added.score_id, added.score))
 
 
 def score_view(score_id: str, score: Score) -> dict[str, Any]:
-    """A score as it is shown. What is not set is left out."""
-    told = score.judgement
+    """The JSON of a score. Members without a value are left out."""
+    judgement = score.judgement
     view = {
         "id": score_id,
         "runId": score.run_id,
-        "name": told.name,
-        "dataType": told.data_type,
-        "source": told.source,
+        "name": judgement.name,
+        "dataType": judgement.data_type,
+        "source": judgement.source,
         "createdAt": instant.text(score.created_at),
-        "step": told.step,
-        "value": told.value,
-        "stringValue": told.text,
-        "comment": told.comment,
+        "step": judgement.step,
+        "value": judgement.value,
+        "stringValue": judgement.text,
+        "comment": judgement.comment,
         "scorer": score.scorer,
     }
     return {name: value for name, value in view.items() if value is not None}

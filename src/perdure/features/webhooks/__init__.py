@@ -34,7 +34,7 @@ def _build(kernel: Kernel, settings: WebhookSettings) -> Parts:
 
 
 def expiry_rules(settings: WebhookSettings) -> list[Rule]:
-    """How long ended deliveries and received webhooks are kept, if there is a limit."""
+    """The retention of ended deliveries and received webhooks, if there is one."""
     age = settings.delivery_retention
     if age is None:
         return []

@@ -1,7 +1,7 @@
-"""Operations of outgoing webhooks: opened with what they tell of, taken for a try, concluded.
+"""Operations of outgoing webhooks: open a delivery, begin a try, conclude it.
 
-A delivery is a record that is due when it is tried next. Who opens one does so in the beat that
-decides what it tells of, so neither is ever there without the other.
+A delivery is a record that is due at its next try. It is opened in the beat that decides what it
+reports, so neither is ever stored without the other.
 """
 
 from perdure.core.limits import SECOND
@@ -21,14 +21,14 @@ DELIVERY = RecordKind("delivery", Delivery)
 
 
 def open_delivery(world: World, namespace: str, delivery: Delivery) -> None:
-    """Send a webhook, if what is being decided is committed."""
-    # Its id is new, so nothing stands there.
+    """Add a delivery, which is sent once the current beat has committed."""
+    # Its id is new, so no such record can exist.
     world.records.setdefault(DELIVERY.key(namespace, delivery.id), None)
     _put(world, namespace, delivery)
 
 
 class BeginDelivery(Operation):
-    """A delivery is due: count one more try. `begun` is what to send once that is on disk."""
+    """Counts one more try of a delivery that is due. `begun` is sent once the count is on disk."""
 
     __slots__ = ("_has_room", "_record", "begun")
     name = "begin_delivery"
@@ -59,7 +59,7 @@ class BeginDelivery(Operation):
 
 
 class ConcludeDelivery(Operation):
-    """A try is over."""
+    """Stores the result of a try."""
 
     __slots__ = ("_attempt", "_key", "_namespace")
     name = "conclude_delivery"
@@ -81,7 +81,7 @@ class ConcludeDelivery(Operation):
 
 
 class Redeliver(Operation):
-    """Somebody asks for a fresh start. None when there is no such delivery."""
+    """Restarts a delivery on request. Returns none if there is no such delivery."""
 
     __slots__ = ("_key", "_namespace")
     name = "redeliver"

@@ -1,4 +1,4 @@
-"""Webhooks that follow from runs: what a step sends, and who is told of ends and failures."""
+"""Webhooks that runs cause: those that steps send, and messages about ends and failures."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _KINDS: dict[RunStatus, Kind] = {
 
 
 class PostWebhook(Operation):
-    """A step of a run sends a webhook, exactly as it says."""
+    """Opens the delivery of a webhook that a step sends, with its body unchanged."""
 
     __slots__ = ("_posted",)
     name = "post_webhook"
@@ -48,24 +48,24 @@ class PostWebhook(Operation):
 
 
 def announce_end(ended: Ended) -> Announce:
-    """Tell that a run has closed."""
+    """Announce that a run has closed."""
     run = ended.run
-    told = _identity(run)
+    data = _identity(run)
     if run.closed_at is not None:
-        told["endedAt"] = instant.text(run.closed_at)
-        told["durationMs"] = (run.closed_at - run.started_at) // 1000
+        data["endedAt"] = instant.text(run.closed_at)
+        data["durationMs"] = (run.closed_at - run.started_at) // 1000
     if run.status is RunStatus.COMPLETED:
-        told["result"] = Raw(ended.result or NULL)
+        data["result"] = Raw(ended.result or NULL)
     if run.status is RunStatus.FAILED and run.failure is not None:
         error = run.failure.exception
-        told["error"] = Raw(error) if error else {"message": run.failure.message}
-    return _announce(run, _KINDS[run.status], told)
+        data["error"] = Raw(error) if error else {"message": run.failure.message}
+    return _announce(run, _KINDS[run.status], data)
 
 
 def announce_failure(broken: Broken) -> Announce:
-    """Tell that a step has failed for good."""
+    """Announce that a step has finally failed."""
     step = broken.step
-    told = {
+    data = {
         "runId": broken.run.run_id,
         **{k: v for k, v in _identity(broken.run).items() if k in ("workflowName", "app")},
         "name": step.name,
@@ -74,7 +74,7 @@ def announce_failure(broken: Broken) -> Announce:
         "status": "failed",
         "error": Raw(broken.error.encoded),
     }
-    return _announce(broken.run, "step.failed", told)
+    return _announce(broken.run, "step.failed", data)
 
 
 def _identity(run: Run) -> dict[str, Any]:
@@ -88,6 +88,7 @@ def _identity(run: Run) -> dict[str, Any]:
     }
 
 
-def _announce(run: Run, kind: Kind, told: dict[str, Any]) -> Announce:
-    data = msgspec.json.encode(told)
-    return Announce(run.namespace, kind, app=run.queue, run_id=run.run_id, data=data)
+def _announce(run: Run, kind: Kind, data: dict[str, Any]) -> Announce:
+    return Announce(
+        run.namespace, kind, app=run.queue, run_id=run.run_id, data=msgspec.json.encode(data)
+    )

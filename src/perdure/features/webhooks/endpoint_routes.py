@@ -1,4 +1,4 @@
-"""Outgoing webhooks: endpoints that are told, and the deliveries to them."""
+"""HTTP routes of outgoing webhooks: endpoints, and the deliveries to them."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ class EndpointBody(Struct, rename="camel"):
 
 
 class EndpointPatch(Patch, rename="camel"):
-    """What is to change; what is absent stays."""
+    """A partial change; absent members stay as they are."""
 
     url: str | UnsetType = UNSET
     event_kinds: list[str] | UnsetType = UNSET
@@ -82,27 +82,27 @@ class Webhooks(WebhookHandlers):
 
     async def endpoints(self, request: Request) -> Response:
         """GET /webhook-endpoints, newest first."""
-        known = await self._known(request)
-        rows = [endpoint_view(one) for one in reversed(known.items.values())]
+        endpoints = await self._endpoints(request)
+        rows = [endpoint_view(one) for one in reversed(endpoints.items.values())]
         return self._surface.answer(200, rows)
 
     async def endpoint(self, request: Request) -> Response:
         """GET /webhook-endpoints/{id}."""
         endpoint_id = request.params["endpoint_id"]
-        found = (await self._known(request)).items.get(endpoint_id)
+        found = (await self._endpoints(request)).items.get(endpoint_id)
         if found is None:
             raise not_found("endpoint", endpoint_id)
         return self._surface.answer(200, endpoint_view(found))
 
     async def add_endpoint(self, request: Request) -> Response:
-        """POST /webhook-endpoints. The one answer that has the secret."""
+        """POST /webhook-endpoints. Only this response contains the secret."""
         self._secrets.require()
         body = read_body(request, _body_decoder)
         now, endpoint_id = self._clock.now(), self._ids.ulid()
-        secret = self._secrets.given(body.secret)
+        secret = self._secrets.choose(body.secret)
         endpoint = Endpoint(
             id=endpoint_id,
-            url=self._checked(body.url),
+            url=self._require_reachable(body.url),
             event_kinds=_kinds(body.event_kinds),
             created_at=now,
             updated_at=now,
@@ -120,7 +120,7 @@ class Webhooks(WebhookHandlers):
         patch = read_body(request, _patch_decoder)
         fields: dict[str, Any] = {}
         if patch.url is not UNSET:
-            fields["url"] = self._checked(patch.url)
+            fields["url"] = self._require_reachable(patch.url)
         if patch.event_kinds is not UNSET:
             fields["event_kinds"] = _kinds(patch.event_kinds)
         fields |= patch.fields()
@@ -139,18 +139,18 @@ class Webhooks(WebhookHandlers):
         return self._surface.answer(200, with_secret(endpoint_view(changed), secret))
 
     async def remove_endpoint(self, request: Request) -> Response:
-        """DELETE /webhook-endpoints/{id}. What is still on its way there is dead."""
+        """DELETE /webhook-endpoints/{id}. Its deliveries in progress end as dead."""
         self._secrets.require()
         endpoint_id = request.params["endpoint_id"]
-        gone, _ = await self._engine.submit(
+        removed, _ = await self._engine.submit(
             ChangeEndpoint(request.namespace, endpoint_id, lambda old, now: None)
         )
-        if gone is None:
+        if removed is None:
             raise not_found("endpoint", endpoint_id)
         return self._surface.answer(200, {"id": endpoint_id, "deleted": True})
 
-    def _checked(self, url: str) -> str:
-        """A URL that a delivery may be able to reach. Names are resolved when one is sent."""
+    def _require_reachable(self, url: str) -> str:
+        """Refuse a URL that no delivery may reach. Host names are resolved when one is sent."""
         try:
             self._guard.require_possible(url)
         except Blocked as refused:
@@ -158,11 +158,11 @@ class Webhooks(WebhookHandlers):
         return url
 
     async def stats(self, request: Request) -> Response:
-        """GET /webhook-endpoints/stats: how the latest deliveries to each went."""
+        """GET /webhook-endpoints/stats: results of the latest deliveries to each."""
         since = read_instant(request.query, "since") or 0
         rows: dict[str, dict[str, Any]] = {
             endpoint_id: {"endpointId": endpoint_id, "delivered": 0, "succeeded": 0, "failed": 0}
-            for endpoint_id in (await self._known(request)).items
+            for endpoint_id in (await self._endpoints(request)).items
         }
         after = None
         for _ in range(SCAN_PAGES_MAX):
@@ -188,7 +188,7 @@ class Webhooks(WebhookHandlers):
             fits = status in (None, delivery.status) and app in (None, delivery.app)
             return delivery_view(delivery) if fits else None
 
-        rows, behind = await find_rows(
+        rows, cursor = await find_rows(
             DELIVERY,
             self._engine.store,
             request.namespace,
@@ -196,7 +196,7 @@ class Webhooks(WebhookHandlers):
             limit=limit,
             after=cursor_of(query),
         )
-        return paged(self._surface.answer(200, rows), behind)
+        return paged(self._surface.answer(200, rows), cursor)
 
     async def delivery(self, request: Request) -> Response:
         """GET /webhook-deliveries/{id}, with its tries."""
@@ -215,7 +215,7 @@ class Webhooks(WebhookHandlers):
             raise not_found("delivery", delivery_id)
         return self._surface.answer(202, delivery_view(found))
 
-    async def _known(self, request: Request) -> Endpoints:
+    async def _endpoints(self, request: Request) -> Endpoints:
         return await ENDPOINTS.read(self._engine.store, request.namespace, "") or Endpoints()
 
     async def _page(self, request: Request, after: str | None) -> list[tuple[str, Delivery]]:
@@ -229,12 +229,12 @@ def _count(row: dict[str, Any], delivery: Delivery) -> None:
     row["delivered"] += 1
     row["succeeded"] += delivery.status == "succeeded"
     row["failed"] += delivery.status in ("failed", "exhausted", "dead")
-    # The newest come first.
+    # Deliveries come newest first.
     row.setdefault("lastDelivery", instant.text(delivery.created_at))
 
 
-def _kinds(told: list[str]) -> tuple[Kind, ...]:
-    known = [kind for kind in SUBSCRIBABLE if kind in told]
-    if not told or len(known) != len(set(told)):
-        raise bad_request(f"eventKinds holds some of {', '.join(SUBSCRIBABLE)}")
-    return tuple(known)
+def _kinds(requested: list[str]) -> tuple[Kind, ...]:
+    kinds = [kind for kind in SUBSCRIBABLE if kind in requested]
+    if not requested or len(kinds) != len(set(requested)):
+        raise bad_request(f"eventKinds must be some of {', '.join(SUBSCRIBABLE)}")
+    return tuple(kinds)

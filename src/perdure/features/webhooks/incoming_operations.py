@@ -1,4 +1,4 @@
-"""Incoming webhooks: taken in as events, and remembered with what became of them, in one beat."""
+"""Operations of incoming webhooks: store the event and the record of the webhook in one beat."""
 
 import logging
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class ReceiveWebhook(Operation):
-    """A webhook that may come in, for the first time or once more. Returns what became of it."""
+    """Accepts a valid webhook, on arrival or as a replay. Returns its record and its event."""
 
     __slots__ = ("_ingest", "_namespace", "_received", "_trigger")
     name = "receive_webhook"
@@ -55,7 +55,7 @@ class ReceiveWebhook(Operation):
     def decide(self, world: World) -> tuple[Received, Ingested]:
         ingested = self._ingest.decide(world)
         started = (one.run_id for one in ingested.triggered if one.run_id is not None)
-        received = _noted(
+        received = _put_received(
             world,
             self._namespace,
             self._received,
@@ -68,10 +68,10 @@ class ReceiveWebhook(Operation):
 
 
 class RecordRefusedWebhook(Operation):
-    """A webhook that could not come in.
+    """Stores a webhook that was refused.
 
-    Anybody who knows the address of a source can send such, so only the latest ones of a source
-    are stored, and not for long.
+    Every client that knows the URL of a source can cause such records, so only the latest ones of
+    a source are stored, and not for long.
     """
 
     __slots__ = ("_namespace", "_reason", "_received", "_status")
@@ -93,7 +93,7 @@ class RecordRefusedWebhook(Operation):
 
     def decide(self, world: World) -> Received:
         self._make_room(world)
-        return _noted(
+        return _put_received(
             world,
             self._namespace,
             self._received,
@@ -108,23 +108,23 @@ class RecordRefusedWebhook(Operation):
         known = REFUSALS.find(world, self._namespace, source_id) or Refusals()
         stored = (*known.stored, self._received.id)
         surplus = stored[:-REFUSED_WEBHOOKS_KEPT_MAX]
-        noted = Refusals(stored[-REFUSED_WEBHOOKS_KEPT_MAX:], known.count + 1)
+        refusals = Refusals(stored[-REFUSED_WEBHOOKS_KEPT_MAX:], known.count + 1)
         until = world.ctx.now + REFUSED_WEBHOOK_KEPT
-        REFUSALS.put(world, self._namespace, source_id, noted, due_at=until)
+        REFUSALS.put(world, self._namespace, source_id, refusals, due_at=until)
         if not surplus:
             return
         world.follow_ups.append(DropRefused(self._namespace, surplus))
-        if noted.count % REFUSED_WEBHOOKS_KEPT_MAX == 1:
+        if refusals.count % REFUSED_WEBHOOKS_KEPT_MAX == 1:
             log.warning(
                 "webhook source %s has refused %d webhooks; only the latest %d are stored",
                 source_id,
-                noted.count,
+                refusals.count,
                 REFUSED_WEBHOOKS_KEPT_MAX,
             )
 
 
 class DropRefused(Operation):
-    """Remove refused webhooks that are beyond the bound of their source."""
+    """Removes refused webhooks beyond the bound of their source."""
 
     __slots__ = ("_ids", "_namespace")
     name = "drop_refused"
@@ -142,7 +142,7 @@ class DropRefused(Operation):
                 RECEIVED.remove(world, self._namespace, key.key)
 
 
-def _noted(
+def _put_received(
     world: World,
     namespace: str,
     received: Received,
@@ -155,9 +155,9 @@ def _noted(
     due_at: int | None = None,
 ) -> Received:
     now = world.ctx.now
-    known = RECEIVED.find(world, namespace, received.id) or received
+    before = RECEIVED.find(world, namespace, received.id) or received
     admittance = Admittance(
-        attempt=known.attempt_count + 1,
+        attempt=before.attempt_count + 1,
         trigger=trigger,
         status=status,
         created_at=now,
@@ -165,11 +165,11 @@ def _noted(
         event_id=event_id,
         run_id=run_id,
     )
-    noted = structs.replace(
-        known,
+    received_now = structs.replace(
+        before,
         updated_at=now,
-        attempt_count=known.attempt_count + 1,
-        attempts=(*known.attempts, admittance)[-WEBHOOK_ATTEMPTS_KEPT:],
+        attempt_count=before.attempt_count + 1,
+        attempts=(*before.attempts, admittance)[-WEBHOOK_ATTEMPTS_KEPT:],
     )
-    RECEIVED.put(world, namespace, noted.id, noted, due_at=due_at)
-    return noted
+    RECEIVED.put(world, namespace, received_now.id, received_now, due_at=due_at)
+    return received_now

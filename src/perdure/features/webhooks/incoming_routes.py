@@ -1,4 +1,4 @@
-"""Incoming webhooks: sources, what came from them, and the one public door that they come in by."""
+"""HTTP routes of incoming webhooks: sources, received webhooks, and the public receiving URL."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ from perdure.engine.events import Incoming
 from perdure.features.webhooks.incoming_operations import ReceiveWebhook, RecordRefusedWebhook
 from perdure.features.webhooks.incoming_rules import check, identity
 from perdure.features.webhooks.operations import (
-    NOBODY,
     RECEIVED,
     SOURCE,
     TOKEN,
+    TOKEN_NAMESPACE,
     AddSource,
     Admitted,
     ChangeSource,
@@ -53,7 +53,7 @@ _HIDDEN = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
 class SourceBody(Struct, rename="camel"):
-    """A new source; `event` is the older word for its event name."""
+    """A new source; `event` is the older name of `eventName`."""
 
     event_name: str | None = None
     event: str | None = None
@@ -65,7 +65,7 @@ class SourceBody(Struct, rename="camel"):
 
 
 class SourcePatch(Patch, rename="camel"):
-    """What is to change; what is absent stays."""
+    """A partial change; absent members stay as they are."""
 
     event_name: str | UnsetType = UNSET
     event: str | UnsetType = UNSET
@@ -78,7 +78,7 @@ _patch_decoder = msgspec.json.Decoder(SourcePatch)
 
 
 class Sources(WebhookHandlers):
-    """The routes under /webhook-sources, their alias, and the public door."""
+    """The routes under /webhook-sources, their alias, and the public receiving URL."""
 
     # Configuration -------------------------------------------------------------------------------
 
@@ -91,14 +91,14 @@ class Sources(WebhookHandlers):
 
     async def source(self, request: Request) -> Response:
         """GET /webhook-sources/{id}."""
-        return self._surface.answer(200, self._view(request, await self._found(request)))
+        return self._surface.answer(200, self._view(request, await self._require_source(request)))
 
     async def add_source(self, request: Request) -> Response:
-        """POST /webhook-sources. The one answer that has the secret."""
+        """POST /webhook-sources. Only this response contains the secret."""
         self._secrets.require()
         body = read_body(request, _body_decoder)
         now, source_id = self._clock.now(), self._ids.ulid()
-        secret = self._secrets.given(body.secret)
+        secret = self._secrets.choose(body.secret)
         source = Source(
             id=source_id,
             token=self._ids.token(),
@@ -119,41 +119,41 @@ class Sources(WebhookHandlers):
         self._secrets.require()
         patch = read_body(request, _patch_decoder)
         fields: dict[str, Any] = {}
-        for told in (patch.event, patch.event_name):
-            if told is not UNSET:
-                fields["event_name"] = _event_name(told)
+        for event_name in (patch.event, patch.event_name):
+            if event_name is not UNSET:
+                fields["event_name"] = _event_name(event_name)
         fields |= patch.fields()
         if patch.target_app is not UNSET:
             fields["target_app"] = short(patch.target_app, "targetApp")
         if patch.scheme is not UNSET:
             fields["scheme"] = patch.scheme
-        known = await self._found(request)
+        source = await self._require_source(request)
         secret = new_secret(patch.secret, rotate=patch.rotate_secret, secrets=self._secrets)
         if secret is not None:
-            fields["sealed"] = self._secrets.seal(secret, request.namespace, known.id)
+            fields["sealed"] = self._secrets.seal(secret, request.namespace, source.id)
         _, changed = await self._engine.submit(
             ChangeSource(
                 request.namespace,
-                known,
+                source,
                 lambda old, now: msgspec.structs.replace(old, **fields, updated_at=now),
             )
         )
         if changed is None:
-            raise not_found("source", known.id)
+            raise not_found("source", source.id)
         return self._surface.answer(200, with_secret(self._view(request, changed), secret))
 
     async def remove_source(self, request: Request) -> Response:
-        """DELETE /webhook-sources/{id}. What came from it stays."""
+        """DELETE /webhook-sources/{id}. Webhooks that it received stay."""
         self._secrets.require()
-        known = await self._found(request)
-        gone, _ = await self._engine.submit(
-            ChangeSource(request.namespace, known, lambda old, now: None)
+        source = await self._require_source(request)
+        removed, _ = await self._engine.submit(
+            ChangeSource(request.namespace, source, lambda old, now: None)
         )
-        if gone is None:
-            raise not_found("source", known.id)
-        return self._surface.answer(200, {"id": known.id, "deleted": True})
+        if removed is None:
+            raise not_found("source", source.id)
+        return self._surface.answer(200, {"id": source.id, "deleted": True})
 
-    # What came -----------------------------------------------------------------------------------
+    # Received webhooks ---------------------------------------------------------------------------
 
     async def received(self, request: Request) -> Response:
         """GET /webhook-source-deliveries, newest first."""
@@ -166,7 +166,7 @@ class Sources(WebhookHandlers):
             fits = status in (None, view["status"]) and source_id in (None, one.source_id)
             return view if fits else None
 
-        rows, behind = await find_rows(
+        rows, cursor = await find_rows(
             RECEIVED,
             self._engine.store,
             request.namespace,
@@ -174,37 +174,37 @@ class Sources(WebhookHandlers):
             limit=limit,
             after=cursor_of(query),
         )
-        return paged(self._surface.answer(200, rows), behind)
+        return paged(self._surface.answer(200, rows), cursor)
 
     async def show_received(self, request: Request) -> Response:
         """GET /webhook-source-deliveries/{id}."""
-        return self._surface.answer(200, received_detail(await self._came(request)))
+        return self._surface.answer(200, received_detail(await self._require_received(request)))
 
     async def replay(self, request: Request) -> Response:
-        """POST /webhook-source-deliveries/{id}/replay: take a kept body in once more."""
-        received = await self._came(request)
+        """POST /webhook-source-deliveries/{id}/replay: accept a stored body again."""
+        received = await self._require_received(request)
         source = await SOURCE.read(self._engine.store, request.namespace, received.source_id)
         if source is None:
             raise not_found("source", received.source_id)
         if received.body is None:
             raise HttpError(
-                409, "webhook_not_replayable", "this webhook was never taken in, or not kept"
+                409, "webhook_not_replayable", "this webhook was refused, or its body is not stored"
             )
         incoming = _incoming(request.namespace, source, received.body)
-        noted, _ = await self._engine.submit(
+        updated, _ = await self._engine.submit(
             ReceiveWebhook(request.namespace, received, incoming, "replay")
         )
-        shown = received_view(noted)
-        told = {name: shown[name] for name in ("status", "eventId", "runId") if name in shown}
-        return self._surface.answer(200, {"deliveryId": noted.id} | told)
+        shown = received_view(updated)
+        result = {name: shown[name] for name in ("status", "eventId", "runId") if name in shown}
+        return self._surface.answer(200, {"deliveryId": updated.id} | result)
 
-    # The door ------------------------------------------------------------------------------------
+    # The receiving URL ---------------------------------------------------------------------------
 
     async def receive(self, request: Request) -> Response:
-        """POST /webhooks/{token}, by anybody who knows the token and can sign."""
+        """POST /webhooks/{token}, from a sender that knows the token and signs the body."""
         token = request.params["token"]
         store = self._engine.store
-        owner = await TOKEN.read(store, NOBODY, token) if len(token) <= 64 else None
+        owner = await TOKEN.read(store, TOKEN_NAMESPACE, token) if len(token) <= 64 else None
         if owner is None:
             raise not_found("source", "of this address")
         source = await SOURCE.read(store, owner.namespace, owner.source_id)
@@ -219,9 +219,9 @@ class Sources(WebhookHandlers):
             created_at=self._clock.now(),
             updated_at=self._clock.now(),
             app=recorded_app(source.app, source.target_app) or None,
-            headers=_shown(headers),
+            headers=_stored_headers(headers),
         )
-        value = await self._require_good(owner.namespace, source, received, headers, body)
+        value = await self._require_valid(owner.namespace, source, received, headers, body)
         incoming = _incoming(
             owner.namespace,
             source,
@@ -234,7 +234,7 @@ class Sources(WebhookHandlers):
         )
         return self._surface.answer(202, ingested_view(ingested))
 
-    async def _require_good(
+    async def _require_valid(
         self,
         namespace: str,
         source: Source,
@@ -242,23 +242,23 @@ class Sources(WebhookHandlers):
         headers: dict[str, str],
         body: bytes,
     ) -> object:
-        """The decoded body of a webhook that may come in; any other is noted and refused."""
+        """The decoded body of a valid webhook. Any other is recorded and refused."""
 
         async def refuse(status: Admitted, reason: str | None, error: HttpError) -> HttpError:
             await self._engine.submit(RecordRefusedWebhook(namespace, received, status, reason))
             return error
 
         if len(body) > EVENT_DATA_BYTES_MAX:
-            much = f"the body has more than {EVENT_DATA_BYTES_MAX} bytes"
-            raise await refuse("too_large", None, HttpError(413, "event_too_large", much))
+            message = f"the body has more than {EVENT_DATA_BYTES_MAX} bytes"
+            raise await refuse("too_large", None, HttpError(413, "event_too_large", message))
         try:
             keyring = self._secrets.keyring
             if keyring is None:
                 raise CannotOpen("there is no key")
             secret = keyring.open(source.sealed, owner=secret_owner(namespace, source.id))
         except CannotOpen:
-            away = "this server cannot check signatures of this source"
-            failed = HttpError(503, "webhook_misconfigured", away)
+            message = "this server cannot check signatures of this source"
+            failed = HttpError(503, "webhook_misconfigured", message)
             raise await refuse("misconfigured", "verification_failed", failed) from None
         now = self._clock.now() // SECOND
         fault = check(source.scheme, secret, headers, body, now)
@@ -271,19 +271,19 @@ class Sources(WebhookHandlers):
             body.decode()
             return msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            bad = HttpError(400, "malformed_json", "the body is not JSON")
-            raise await refuse("invalid", None, bad) from None
+            malformed = HttpError(400, "malformed_json", "the body is not JSON")
+            raise await refuse("invalid", None, malformed) from None
 
     # Finding -------------------------------------------------------------------------------------
 
-    async def _found(self, request: Request) -> Source:
+    async def _require_source(self, request: Request) -> Source:
         source_id = request.params["source_id"]
         found = await SOURCE.read(self._engine.store, request.namespace, source_id)
         if found is None:
             raise not_found("source", source_id)
         return found
 
-    async def _came(self, request: Request) -> Received:
+    async def _require_received(self, request: Request) -> Received:
         received_id = request.params["received_id"]
         found = await RECEIVED.read(self._engine.store, request.namespace, received_id)
         if found is None:
@@ -324,7 +324,7 @@ def _texts(headers: dict[bytes, bytes]) -> dict[str, str]:
     }
 
 
-def _shown(headers: dict[str, str]) -> dict[str, str]:
-    """What is kept of the headers: not too many, and no credentials."""
-    told = [(name, value[:256]) for name, value in headers.items() if name not in _HIDDEN]
-    return dict(told[:DELIVERY_HEADERS_KEPT])
+def _stored_headers(headers: dict[str, str]) -> dict[str, str]:
+    """The headers that are stored: a bounded number, without credentials."""
+    shown = [(name, value[:256]) for name, value in headers.items() if name not in _HIDDEN]
+    return dict(shown[:DELIVERY_HEADERS_KEPT])

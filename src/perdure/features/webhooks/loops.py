@@ -1,8 +1,8 @@
-"""Deliveries on their way: each try is counted on disk before it is sent, and its end after it.
+"""The loop that sends webhooks: each try is counted on disk before it is sent.
 
-A delivery that is due comes from the deadline loop. Nothing here waits in a line: where too many
-are under way, the record is due again a second later. A try whose end nobody wrote down, because
-this process died, is given up by the record itself.
+The deadline loop passes deliveries that are due. There is no queue: when too many are in progress,
+the record is due again a second later. A try whose end was not stored, because this process died,
+ends by the deadline of its record.
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from perdure.features.webhooks.operations import ENDPOINTS, secret_owner
 from perdure.features.webhooks.rules import Attempt, Delivery, Outcome, headers_of
 from perdure.store.interface import RecordKey, Unavailable
 
-_SENT_ON = frozenset({301, 302, 307, 308})
-"""Answers that name another place for the same. A 303 names one for something else."""
+_REDIRECTS = frozenset({301, 302, 307, 308})
+"""Statuses that redirect the same request. A 303 redirects to a different one."""
 
 log = logging.getLogger(__name__)
 
 
 class Skipped(Exception):
-    """There is no use in trying."""
+    """The delivery cannot succeed, so it is not tried."""
 
 
 class WebhookSender:
-    """Every try that this process has under way."""
+    """The tries of this process that are in progress."""
 
     def __init__(
         self,
@@ -52,21 +52,21 @@ class WebhookSender:
         self._under_way = 0
 
     def due(self, record: RecordKey) -> Operation:
-        """What is decided when a delivery is due."""
+        """The operation that counts a try of a delivery that is due."""
         busy = self._under_way + self._begun.qsize() + len(self._reserved)
         operation = BeginDelivery(record, has_room=busy < limits.DELIVERIES_AT_ONCE_MAX)
         self._reserved.add(operation)
         return operation
 
     def decided(self, record: RecordKey, operation: Operation, committed: bool) -> None:
-        """A try is on disk, or is not: send it, or forget it."""
+        """Send the try if its operation was committed."""
         self._reserved.discard(operation)
         assert isinstance(operation, BeginDelivery)
         if committed and operation.begun is not None:
             self._begun.put_nowait((record.namespace, operation.begun))
 
     async def run(self) -> None:
-        """Send for as long as the server lives."""
+        """Send deliveries for as long as the server lives."""
         async with asyncio.TaskGroup() as group:
             while True:
                 namespace, delivery = await self._begun.get()
@@ -78,7 +78,7 @@ class WebhookSender:
             attempt = await self._attempt(namespace, delivery)
             await self._engine.submit(ConcludeDelivery(namespace, delivery.id, attempt))
         except Unavailable as error:
-            # The record is due again when its try is given up.
+            # The record is due again when the timeout of this try has passed.
             log.warning(
                 "storing the result of webhook delivery %s failed; its deadline retries it: %s",
                 delivery.id,
@@ -92,14 +92,14 @@ class WebhookSender:
             self._under_way -= 1
 
     async def _attempt(self, namespace: str, delivery: Delivery) -> Attempt:
-        begun = self._clock.now()
+        started_at = self._clock.now()
         headers = headers_of(delivery)
         answer: Answer | None = None
         error: str | None = None
         outcome: Outcome
         hops: list[str] = []
         try:
-            headers |= await self._signature(namespace, delivery, begun)
+            headers |= await self._signature(namespace, delivery, started_at)
             async with asyncio.timeout(limits.DELIVERY_TIMEOUT / limits.SECOND):
                 answer = await self._send(delivery, headers, hops)
             outcome = "succeeded" if 200 <= answer.status < 300 else "http_error"
@@ -112,8 +112,8 @@ class WebhookSender:
         return Attempt(
             attempt=delivery.attempt_count,
             outcome=outcome,
-            created_at=begun,
-            duration_ms=max(0, self._clock.now() - begun) // 1_000,
+            created_at=started_at,
+            duration_ms=max(0, self._clock.now() - started_at) // 1_000,
             status_code=None if answer is None else answer.status,
             response_snippet=None if answer is None else answer.body.decode("utf-8", "replace"),
             response_headers={} if answer is None else answer.headers,
@@ -123,27 +123,27 @@ class WebhookSender:
         )
 
     async def _send(self, delivery: Delivery, headers: dict[str, str], hops: list[str]) -> Answer:
-        """The answer of who takes it. Each place that it is sent on to is vetted like the first."""
+        """The response, after redirects. The guard checks every URL, not only the first."""
         url = delivery.url
         while True:
             answer = await self._outgoing.post(await self._guard.vet(url), headers, delivery.body)
-            if answer.status not in _SENT_ON or not answer.location:
+            if answer.status not in _REDIRECTS or not answer.location:
                 return answer
             if len(hops) == limits.DELIVERY_REDIRECTS_MAX:
-                raise Skipped(f"it was sent on more than {limits.DELIVERY_REDIRECTS_MAX} times")
+                raise Skipped(f"it was redirected more than {limits.DELIVERY_REDIRECTS_MAX} times")
             url = next_hop(url, answer.location)
             hops.append(url)
 
     async def _signature(self, namespace: str, delivery: Delivery, now: int) -> dict[str, str]:
-        """The headers that sign a delivery. Who sends to a bare address has no secret."""
+        """The headers that sign a delivery. One without an endpoint is unsigned."""
         if delivery.endpoint_id is None:
             return {}
-        known = await ENDPOINTS.read(self._engine.store, namespace, "")
-        endpoint = None if known is None else known.items.get(delivery.endpoint_id)
+        endpoints = await ENDPOINTS.read(self._engine.store, namespace, "")
+        endpoint = None if endpoints is None else endpoints.items.get(delivery.endpoint_id)
         if endpoint is None or not endpoint.enabled:
-            raise Skipped("the endpoint is gone or switched off")
+            raise Skipped("the endpoint was removed or disabled")
         if self._keyring is None:
-            raise CannotOpen("this server has no key for the secrets of webhooks")
+            raise CannotOpen("this server has no key for webhook secrets; set PERDURE_WEBHOOK_KEYS")
         secret = self._keyring.open(endpoint.sealed, owner=secret_owner(namespace, endpoint.id))
         value = sign(secret, delivery.body, now // limits.SECOND)
         return dict.fromkeys(HEADERS, value)

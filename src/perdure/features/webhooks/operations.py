@@ -1,8 +1,8 @@
-"""Operations of webhook settings: endpoints that are told, and sources that are heard.
+"""Operations that configure webhooks: endpoints for outgoing ones, sources of incoming ones.
 
-All endpoints of a namespace are one record, so that the end of a run looks at one thing. Every
-source has a record of its own, and another that finds it by its token, in no namespace, as who
-calls a token says nothing else. Secrets are sealed before they come here.
+All endpoints of a namespace are one record, so that the end of a run reads one record. Every source
+has a record of its own, and a second one by its token. That one is in no namespace, because a
+sender names only the token. Secrets are sealed before they get here.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from perdure.store.interface import RecordKey, RecordRange, Store
 
 
 class Endpoint(Struct, frozen=True, kw_only=True):
-    """Who is told of what."""
+    """A URL, and the kinds of messages that it subscribes to."""
 
     id: str
     url: str
@@ -33,10 +33,10 @@ class Endpoint(Struct, frozen=True, kw_only=True):
     enabled: bool = True
     name: str | None = None
     app: str | None = None
-    """Only runs of this app; none is all."""
+    """Only runs of this app; none means all."""
     scheme: Scheme = "hmac_sha256"
 
-    def hears(self, kind: Kind, app: str) -> bool:
+    def is_subscribed(self, kind: Kind, app: str) -> bool:
         return self.enabled and kind in self.event_kinds and self.app in (None, app)
 
 
@@ -47,7 +47,7 @@ class Endpoints(Struct):
 
 
 class Source(Struct, frozen=True, kw_only=True):
-    """Somebody outside whose webhooks become events."""
+    """An external system whose webhooks become events."""
 
     id: str
     token: str
@@ -63,7 +63,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class TokenOwner(Struct, frozen=True):
-    """Whose a token is."""
+    """The source that a token belongs to."""
 
     namespace: str
     source_id: str
@@ -74,7 +74,7 @@ Admitted = Literal["ingested", "deduped", "unauthorized", "invalid", "too_large"
 
 
 class Admittance(Struct, frozen=True, kw_only=True):
-    """One try to take a webhook in: as it came, or again."""
+    """One try to accept a webhook: on arrival, or as a replay."""
 
     attempt: int
     trigger: Trigger
@@ -86,7 +86,7 @@ class Admittance(Struct, frozen=True, kw_only=True):
 
 
 class Received(Struct, frozen=True, kw_only=True):
-    """A webhook that came, and what became of it."""
+    """A received webhook, and the result of each try to accept it."""
 
     id: str
     source_id: str
@@ -96,7 +96,7 @@ class Received(Struct, frozen=True, kw_only=True):
     updated_at: int
     app: str | None = None
     body: bytes | None = None
-    """Kept where it could be taken in again."""
+    """Stored if the webhook can be replayed."""
     headers: dict[str, str] = field(default_factory=dict)
     attempt_count: int = 0
     attempts: tuple[Admittance, ...] = ()
@@ -108,7 +108,7 @@ class Received(Struct, frozen=True, kw_only=True):
 
 
 class Refusals(Struct, frozen=True):
-    """Which refused webhooks of a source are stored, oldest first, and how many came in all."""
+    """Which refused webhooks of a source are stored, oldest first, and the count of all."""
 
     stored: tuple[str, ...] = ()
     count: int = 0
@@ -119,16 +119,16 @@ SOURCE = RecordKind("webhook_source", Source)
 TOKEN = RecordKind("webhook_token", TokenOwner)
 RECEIVED = RecordKind("webhook_received", Received)
 REFUSALS = RecordKind("webhook_refusals", Refusals)
-"""By source."""
-NOBODY = ""
-"""The namespace of tokens."""
+"""By the id of the source."""
+TOKEN_NAMESPACE = ""
+"""The namespace of the records that find a source by its token."""
 
 
 # Endpoints ----------------------------------------------------------------------------------------
 
 
 class AddEndpoint(Operation):
-    """An endpoint is configured."""
+    """Adds an endpoint."""
 
     __slots__ = ("_endpoint", "_namespace")
     name = "add_endpoint"
@@ -141,20 +141,20 @@ class AddEndpoint(Operation):
         return (ENDPOINTS.key(self._namespace, ""),)
 
     def decide(self, world: World) -> Endpoint:
-        known = ENDPOINTS.find(world, self._namespace, "") or Endpoints()
-        if len(known.items) >= WEBHOOK_ENDPOINTS_MAX:
+        endpoints = ENDPOINTS.find(world, self._namespace, "") or Endpoints()
+        if len(endpoints.items) >= WEBHOOK_ENDPOINTS_MAX:
             raise StructuralLimitExceeded(
                 f"{WEBHOOK_ENDPOINTS_MAX} webhook endpoints are configured",
                 limit_kind="webhook_endpoint_count",
                 configured_limit=WEBHOOK_ENDPOINTS_MAX,
             )
-        known.items[self._endpoint.id] = self._endpoint
-        ENDPOINTS.put(world, self._namespace, "", known)
+        endpoints.items[self._endpoint.id] = self._endpoint
+        ENDPOINTS.put(world, self._namespace, "", endpoints)
         return self._endpoint
 
 
 class ChangeEndpoint(Operation):
-    """An endpoint is changed, or with none instead of it, removed. Returns what was and what is."""
+    """Changes an endpoint, or removes it if `change` returns none. Returns old and new."""
 
     __slots__ = ("_change", "_endpoint_id", "_namespace")
     name = "change_endpoint"
@@ -173,21 +173,21 @@ class ChangeEndpoint(Operation):
         return (ENDPOINTS.key(self._namespace, ""),)
 
     def decide(self, world: World) -> tuple[Endpoint | None, Endpoint | None]:
-        known = ENDPOINTS.find(world, self._namespace, "") or Endpoints()
-        endpoint = known.items.get(self._endpoint_id)
+        endpoints = ENDPOINTS.find(world, self._namespace, "") or Endpoints()
+        endpoint = endpoints.items.get(self._endpoint_id)
         if endpoint is None:
             return None, None
         changed = self._change(endpoint, world.ctx.now)
         if changed is None:
-            del known.items[self._endpoint_id]
+            del endpoints.items[self._endpoint_id]
         else:
-            known.items[self._endpoint_id] = changed
-        ENDPOINTS.put(world, self._namespace, "", known)
+            endpoints.items[self._endpoint_id] = changed
+        ENDPOINTS.put(world, self._namespace, "", endpoints)
         return endpoint, changed
 
 
 class Announce(Operation):
-    """Something happened to a run: whoever subscribed is told, in the same transaction."""
+    """Opens a delivery to every subscribed endpoint, in the transaction that it reports."""
 
     __slots__ = ("_app", "_data", "_kind", "_namespace", "_run_id")
     name = "announce"
@@ -203,10 +203,10 @@ class Announce(Operation):
         return (ENDPOINTS.key(self._namespace, ""),)
 
     def decide(self, world: World) -> None:
-        known = ENDPOINTS.find(world, self._namespace, "")
+        endpoints = ENDPOINTS.find(world, self._namespace, "")
         now = world.ctx.now
-        for endpoint in known.items.values() if known is not None else ():
-            if endpoint.hears(self._kind, self._app):
+        for endpoint in endpoints.items.values() if endpoints is not None else ():
+            if endpoint.is_subscribed(self._kind, self._app):
                 delivery_id = world.ctx.ids.ulid()
                 delivery = opened(
                     delivery_id,
@@ -225,7 +225,7 @@ class Announce(Operation):
 
 
 class AddSource(Operation):
-    """A source is configured."""
+    """Adds a source."""
 
     __slots__ = ("_count", "_namespace", "_source")
     name = "add_source"
@@ -237,14 +237,16 @@ class AddSource(Operation):
         self._count = 0
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
-        wanted = RecordRange(kind=SOURCE.name, namespace=self._namespace, limit=WEBHOOK_SOURCES_MAX)
-        self._count = len(await store.find_record_keys(wanted))
+        sources = RecordRange(
+            kind=SOURCE.name, namespace=self._namespace, limit=WEBHOOK_SOURCES_MAX
+        )
+        self._count = len(await store.find_record_keys(sources))
         return ()
 
     def records(self) -> tuple[RecordKey, ...]:
         return (
             SOURCE.key(self._namespace, self._source.id),
-            TOKEN.key(NOBODY, self._source.token),
+            TOKEN.key(TOKEN_NAMESPACE, self._source.token),
         )
 
     def decide(self, world: World) -> Source:
@@ -256,14 +258,14 @@ class AddSource(Operation):
             )
         source = self._source
         SOURCE.put(world, self._namespace, source.id, source)
-        TOKEN.put(world, NOBODY, source.token, TokenOwner(self._namespace, source.id))
+        TOKEN.put(world, TOKEN_NAMESPACE, source.token, TokenOwner(self._namespace, source.id))
         return source
 
 
 class ChangeSource(Operation):
-    """A source is changed, or with none instead of it, removed. Returns what was and what is.
+    """Changes a source, or removes it if `change` returns none. Returns old and new.
 
-    The token never changes, so whoever has read the source knows it.
+    The token never changes, so the one that was read before is valid here.
     """
 
     __slots__ = ("_change", "_namespace", "_source")
@@ -279,7 +281,7 @@ class ChangeSource(Operation):
     def records(self) -> tuple[RecordKey, ...]:
         return (
             SOURCE.key(self._namespace, self._source.id),
-            TOKEN.key(NOBODY, self._source.token),
+            TOKEN.key(TOKEN_NAMESPACE, self._source.token),
         )
 
     def decide(self, world: World) -> tuple[Source | None, Source | None]:
@@ -289,7 +291,7 @@ class ChangeSource(Operation):
         changed = self._change(source, world.ctx.now)
         if changed is None:
             SOURCE.remove(world, self._namespace, source.id)
-            TOKEN.remove(world, NOBODY, source.token)
+            TOKEN.remove(world, TOKEN_NAMESPACE, source.token)
         else:
             assert changed.token == source.token
             SOURCE.put(world, self._namespace, source.id, changed)
@@ -297,5 +299,5 @@ class ChangeSource(Operation):
 
 
 def secret_owner(namespace: str, owner_id: str) -> str:
-    """What a sealed secret is bound to."""
+    """The owner that a sealed secret is bound to."""
     return f"{namespace}\x1f{owner_id}"

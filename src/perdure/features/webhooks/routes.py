@@ -8,7 +8,7 @@ from perdure.web.routing import PUBLIC, Route
 
 
 def webhook_routes(surface: DurablexSurface, webhooks: Webhooks, sources: Sources) -> list[Route]:
-    """Every route, with who may use it. What is public is signed."""
+    """Every route, with its roles. The public one checks a signature."""
     return [
         *_outgoing(surface, webhooks),
         *_configured(surface, sources, "/webhook-sources"),
@@ -35,7 +35,7 @@ def _outgoing(surface: DurablexSurface, webhooks: Webhooks) -> list[Route]:
 
 
 def _configured(surface: DurablexSurface, sources: Sources, path: str) -> list[Route]:
-    """Two names for one thing: the older protocol calls sources receivers."""
+    """The routes of sources under one path; older clients call sources receivers."""
     source = f"{path}/{{source_id}}"
     return [
         Route("GET", path, READER, surface, sources.sources),

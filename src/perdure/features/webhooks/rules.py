@@ -1,9 +1,9 @@
-"""Outgoing webhooks: what is sent, how often it is tried, and what is remembered of each try.
+"""Rules of outgoing webhooks: what is sent, how often it is tried, what is stored of each try.
 
-A delivery is one record of the engine, due at `due_at`. `begin` takes it for one try, in the beat
-that counts the try, so that a node that dies during it has used one; `conclude` writes down what
-came of it. A success ends it; what may get better is tried again on the schedule (`failed`) until
-the tries are used up (`exhausted`); what never will is `dead`. `redeliver` begins anew.
+A delivery is one record, due at `due_at`. `begin` starts a try in the beat that counts it, so that
+a try during which a node dies counts; `conclude` stores its result. A success ends the delivery. A
+temporary error is retried on the schedule (`failed`) until the tries are used up (`exhausted`); a
+permanent one ends it (`dead`). `redeliver` starts again.
 """
 
 from typing import Literal
@@ -23,7 +23,7 @@ STATUSES: tuple[Status, ...] = (
 DELAYS = tuple(seconds * limits.SECOND for seconds in (5, 30, 120, 600, 3_600, 21_600))
 ATTEMPTS_MAX = len(DELAYS) + 1
 
-_MAY_GET_BETTER = frozenset({408, 429})
+_TEMPORARY = frozenset({408, 429})
 
 
 class Attempt(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -39,7 +39,7 @@ class Attempt(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     request_headers: dict[str, str] = {}
     response_headers: dict[str, str] = {}
     redirects: tuple[str, ...] = ()
-    """Where it was sent on to, in order."""
+    """The URLs that it was redirected to, in order."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -53,14 +53,14 @@ class Delivery(Struct, frozen=True, kw_only=True):
     created_at: int
     updated_at: int
     endpoint_id: str | None = None
-    """Whose secret signs it; none is sent unsigned."""
+    """The endpoint whose secret signs it; without one it is sent unsigned."""
     run_id: str | None = None
     status: Status = "pending"
     next_at: int | None = None
-    """When it is tried, or when a try that is under way is given up."""
+    """The next try, or the timeout of the try in progress."""
     attempt_count: int = 0
     tries_before: int = 0
-    """Tries that do not count, as somebody asked for a fresh start after them."""
+    """Tries that do not count, because the delivery was restarted after them."""
     last_status_code: int | None = None
     attempts: tuple[Attempt, ...] = ()
     """The latest tries, oldest first."""
@@ -101,18 +101,18 @@ def opened(
 
 
 def message(delivery_id: str, kind: Kind, data: bytes, created_at: int) -> bytes:
-    """The body of a notification. A custom one is sent as its sender wrote it."""
-    told = {
+    """The body of a notification. A custom webhook has the body that its step gave."""
+    body = {
         "id": delivery_id,
         "type": kind,
         "createdAt": instant.text(created_at),
         "data": msgspec.Raw(data),
     }
-    return msgspec.json.encode(told)
+    return msgspec.json.encode(body)
 
 
 def headers_of(delivery: Delivery) -> dict[str, str]:
-    """What every try sends besides its signature."""
+    """The headers of every try, besides its signature."""
     return {
         "Content-Type": "application/json",
         "User-Agent": "perdure",
@@ -122,9 +122,9 @@ def headers_of(delivery: Delivery) -> dict[str, str]:
 
 
 def begin(delivery: Delivery, now: int) -> Delivery | None:
-    """The delivery with one more try under way; none when there is nothing to try now.
+    """The delivery with one more try in progress; none when it is not due.
 
-    A try that nobody reported of in time is written down as lost, and the schedule goes on.
+    A try without a result in time is stored as a timeout, and the schedule continues.
     """
     if delivery.next_at is None or delivery.is_settled or now < delivery.next_at:
         return None
@@ -149,7 +149,7 @@ def begin(delivery: Delivery, now: int) -> Delivery | None:
 
 
 def conclude(delivery: Delivery, attempt: Attempt, now: int) -> Delivery:
-    """The delivery after a try. A report of a try that is not the current one says nothing."""
+    """The delivery after a try. The result of a try that is not the current one is ignored."""
     if delivery.status != "delivering" or attempt.attempt != delivery.attempt_count:
         return delivery
     status, next_at = _after(delivery, attempt, now)
@@ -164,7 +164,7 @@ def conclude(delivery: Delivery, attempt: Attempt, now: int) -> Delivery:
 
 
 def redeliver(delivery: Delivery, now: int) -> Delivery:
-    """A fresh start: due at once, with all tries before it. One that is under way goes on."""
+    """The delivery, due at once with all tries available. A try in progress continues."""
     if delivery.status == "delivering":
         return delivery
     return msgspec.structs.replace(
@@ -179,16 +179,16 @@ def redeliver(delivery: Delivery, now: int) -> Delivery:
 def _after(delivery: Delivery, attempt: Attempt, now: int) -> tuple[Status, int | None]:
     if attempt.outcome == "succeeded":
         return "succeeded", None
-    if attempt.outcome == "skipped" or not _may_get_better(attempt):
+    if attempt.outcome == "skipped" or not _is_temporary(attempt):
         return "dead", None
-    tried = delivery.attempt_count - delivery.tries_before
-    if tried >= ATTEMPTS_MAX:
+    tries = delivery.attempt_count - delivery.tries_before
+    if tries >= ATTEMPTS_MAX:
         return "exhausted", None
-    return "failed", now + DELAYS[tried - 1]
+    return "failed", now + DELAYS[tries - 1]
 
 
-def _may_get_better(attempt: Attempt) -> bool:
+def _is_temporary(attempt: Attempt) -> bool:
     code = attempt.status_code
     return attempt.outcome != "http_error" or (
-        code is not None and (code in _MAY_GET_BETTER or code >= 500)
+        code is not None and (code in _TEMPORARY or code >= 500)
     )

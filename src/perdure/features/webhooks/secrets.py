@@ -1,4 +1,4 @@
-"""Secrets of webhooks: made, checked and sealed at the door, shown once, never read again."""
+"""Webhook secrets: made, checked and sealed with the request; shown once, never returned again."""
 
 from msgspec import UNSET, UnsetType
 
@@ -11,29 +11,29 @@ from perdure.web.message import HttpError
 
 
 class Secrets:
-    """Makes and seals secrets, where there is a key for that."""
+    """Makes and seals secrets, if a key is configured."""
 
     def __init__(self, ids: IdSource, keyring: Keyring | None) -> None:
         self._ids = ids
         self.keyring = keyring
 
     def require(self) -> Keyring:
-        """Refuses where nothing could be sealed."""
+        """The keyring. Refuses the request if there is none."""
         if self.keyring is None:
             raise HttpError(
                 403,
                 "webhook_keys_missing",
-                "this server has no key for the secrets of webhooks: set PERDURE_WEBHOOK_KEYS",
+                "this server has no key for webhook secrets: set PERDURE_WEBHOOK_KEYS",
             )
         return self.keyring
 
-    def fresh(self) -> str:
-        """A secret that nobody can guess."""
+    def generate(self) -> str:
+        """A new random secret."""
         return f"whsec_{self._ids.token()}"
 
-    def given(self, told: str | None) -> str:
-        """The secret of something new: the one that was told, or one of ours."""
-        secret = told or self.fresh()
+    def choose(self, requested: str | None) -> str:
+        """The secret of a new endpoint or source: from the request, or a generated one."""
+        secret = requested or self.generate()
         require_secret(secret)
         return secret
 
@@ -44,14 +44,14 @@ class Secrets:
 
 
 def require_secret(secret: str) -> None:
-    """Refuse a secret that anybody could guess, or that is a book."""
+    """Refuse a secret that is too short to be safe, or too long."""
     if not WEBHOOK_SECRET_LENGTH_MIN <= len(secret) <= NAME_LENGTH_MAX:
         raise bad_request(f"secret has {WEBHOOK_SECRET_LENGTH_MIN} to {NAME_LENGTH_MAX} characters")
 
 
-def new_secret(told: str | UnsetType, *, rotate: bool, secrets: Secrets) -> str | None:
-    """The secret that a patch asks for, if it does."""
-    if told is not UNSET:
-        require_secret(told)
-        return told
-    return secrets.fresh() if rotate else None
+def new_secret(requested: str | UnsetType, *, rotate: bool, secrets: Secrets) -> str | None:
+    """The new secret that a patch asks for, if it does."""
+    if requested is not UNSET:
+        require_secret(requested)
+        return requested
+    return secrets.generate() if rotate else None

@@ -1,4 +1,4 @@
-"""What operators choose about webhooks."""
+"""Settings of webhooks."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,5 +20,5 @@ class WebhookSettings(Protocol):
 
 
 def keyring_of(settings: WebhookSettings) -> Keyring | None:
-    """The keys that webhook secrets are sealed with, if there are any."""
+    """The keys that seal webhook secrets, if any are configured."""
     return Keyring(settings.webhook_keys) if settings.webhook_keys else None

@@ -1,4 +1,4 @@
-"""What the handlers of webhooks share, whichever way webhooks go."""
+"""Parts that the handlers of outgoing and incoming webhooks share."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PAGE = 200
 
 
 class WebhookHandlers:
-    """Handlers of things that have a secret."""
+    """Base of the handlers of endpoints and sources, which have secrets."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class WebhookHandlers:
 
 
 class Patch(Struct, rename="camel"):
-    """What is to change; what is absent stays."""
+    """A partial change; absent members stay as they are."""
 
     name: str | UnsetType | None = UNSET
     app: str | UnsetType | None = UNSET
@@ -42,17 +42,17 @@ class Patch(Struct, rename="camel"):
     rotate_secret: bool = False
 
     def fields(self) -> dict[str, Any]:
-        """What is told of what endpoints and sources both have, but for the secret."""
-        told: dict[str, Any] = {}
+        """The changed fields that endpoints and sources share, except the secret."""
+        changes: dict[str, Any] = {}
         if self.name is not UNSET:
-            told["name"] = short(self.name, "name")
+            changes["name"] = short(self.name, "name")
         if self.app is not UNSET:
-            told["app"] = short(self.app, "app")
+            changes["app"] = short(self.app, "app")
         if self.enabled is not UNSET:
-            told["enabled"] = self.enabled
-        return told
+            changes["enabled"] = self.enabled
+        return changes
 
 
 def with_secret(view: dict[str, Any], secret: str | None) -> dict[str, Any]:
-    """A view with the secret that was just made, if one was: nobody sees it again."""
+    """A view with the new secret, if there is one. It is never shown again."""
     return view if secret is None else view | {"secret": secret}

@@ -1,4 +1,4 @@
-"""Webhooks as they are shown, and the little that their routes share."""
+"""JSON views of webhooks, and parsing that their routes share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ def endpoint_view(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def source_view(source: Source, receive_url: str) -> dict[str, Any]:
-    """A source without its secret, in the words of both dialects."""
+    """A source without its secret, with the names of both protocol versions."""
     return _present(
         {
             "id": source.id,
@@ -53,7 +53,7 @@ def source_view(source: Source, receive_url: str) -> dict[str, Any]:
 
 def delivery_view(delivery: Delivery) -> dict[str, Any]:
     """A delivery without its tries."""
-    waits = delivery.next_at if delivery.status in ("pending", "failed") else None
+    next_at = delivery.next_at if delivery.status in ("pending", "failed") else None
     return _present(
         {
             "id": delivery.id,
@@ -68,7 +68,7 @@ def delivery_view(delivery: Delivery) -> dict[str, Any]:
             "endpointId": delivery.endpoint_id,
             "sourceRunId": delivery.run_id,
             "payload": Raw(delivery.body),
-            "nextAttemptAt": instant.text_or_none(waits),
+            "nextAttemptAt": instant.text_or_none(next_at),
             "lastStatusCode": delivery.last_status_code,
         }
     )
@@ -94,7 +94,7 @@ def attempt_view(delivery: Delivery, attempt: Attempt) -> dict[str, Any]:
 
 
 def received_view(received: Received) -> dict[str, Any]:
-    """A webhook that came, without how often it was taken in."""
+    """A received webhook, without its tries."""
     last = received.attempts[-1]
     return _present(
         {
@@ -115,14 +115,14 @@ def received_view(received: Received) -> dict[str, Any]:
 
 
 def received_detail(received: Received) -> dict[str, Any]:
-    """A webhook that came, with all that is kept of it."""
-    more = {
+    """A received webhook, with its tries, headers and body."""
+    details = {
         "replayable": received.body is not None,
         "attempts": [_admittance_view(received, one) for one in received.attempts],
         "requestHeaders": received.headers or None,
         "payload": None if received.body is None else Raw(received.body),
     }
-    return received_view(received) | _present(more)
+    return received_view(received) | _present(details)
 
 
 def _admittance_view(received: Received, one: Admittance) -> dict[str, Any]:
@@ -141,22 +141,22 @@ def _admittance_view(received: Received, one: Admittance) -> dict[str, Any]:
 
 
 def paged(response: Response, cursor: str | None) -> Response:
-    """A page, and where the next one begins."""
+    """The response of a page, with the cursor of the next one."""
     if cursor is not None:
         response.headers = (*response.headers, (b"x-next-cursor", cursor.encode()))
     return response
 
 
 def cursor_of(query: Mapping[str, str]) -> str | None:
-    """Where a list goes on: after the last row of the page before."""
-    told = query.get("cursor") or None
-    if told is not None and (len(told) != 26 or not told.isalnum() or not told.isascii()):
+    """The key of the last row of the previous page."""
+    cursor = query.get("cursor") or None
+    if cursor is not None and (len(cursor) != 26 or not cursor.isalnum() or not cursor.isascii()):
         raise bad_request("cursor was not issued by this server")
-    return told
+    return cursor
 
 
 def short(text: str | None, field: str) -> str | None:
-    """A name that fits, or none."""
+    """A name within its length bound, or none."""
     if text is not None and len(text) > NAME_LENGTH_MAX:
         raise bad_request(f"{field} has more than {NAME_LENGTH_MAX} characters")
     return text or None
