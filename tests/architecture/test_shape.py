@@ -160,4 +160,6 @@ def test_whoever_lets_payloads_in_looks_for_those_that_were_uploaded() -> None:
             if isinstance(node, ast.Call)
         }
         if called & reading and called & {"submit", "submit_knowing_workers", "report"}:
-            assert called & {"naming", "find_references"}, f"{module.place}: see references.py"
+            assert called & {"with_payloads", "find_references"}, (
+                f"{module.place}: see references.py"
+            )

@@ -140,6 +140,6 @@ def test_uploads_that_wait_for_the_disk_have_a_bound(
     upload(wire, BLOB)
     payloads = next(r for r in wire.server.app.router.routes if r.path == UPLOAD_PATH)
     transport: Any = payloads.handler.__self__  # type: ignore[attr-defined]  # a bound method
-    assert transport._taking_bytes == 0
-    transport._taking_bytes = 1
+    assert transport._upload_bytes == 0
+    transport._upload_bytes = 1
     post(wire, BLOB).refused(503, "storage_pressure")

@@ -33,7 +33,7 @@ from perdure.protocols.durable_workflow.bodies import (
 )
 from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.payloads import frame_of_envelope
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
 from perdure.protocols.durable_workflow.run_lists import read_activities
 from perdure.protocols.durable_workflow.sizes import require_input_size
@@ -99,7 +99,7 @@ class Activities:
             digest=hashlib.sha256(request.body).hexdigest(),
         )
         started: ActivityStart = await self._engine.submit_knowing_workers(
-            naming(request, operation)
+            with_payloads(request, operation)
         )
         run = await self._engine.store.read_run(started.run_id)
         if run is None:

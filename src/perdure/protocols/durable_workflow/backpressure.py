@@ -24,7 +24,7 @@ _POLLS = {
 _REGISTRATIONS = {b"register": "register_worker", b"heartbeat": "heartbeat_worker"}
 
 
-def shaped(request: Request, error: HttpError) -> HttpError:
+def in_retry_form(request: Request, error: HttpError) -> HttpError:
     """The refusal in the form that the worker's SDK repeats, if there is one for this request."""
     if error.reason == LongPollCapacityExhausted.reason:
         return _too_many_polls(request, error)

@@ -247,7 +247,7 @@ class CompleteTaskBody(StreamReport, kw_only=True):
     sticky_cache: StickyCache | None = None
 
 
-def keeping_time(body: CompleteTaskBody, run_id: str) -> int | None:
+def sticky_duration(body: CompleteTaskBody, run_id: str) -> int | None:
     """For how long the worker caches the run; None if the claim names another worker or run."""
     claim = body.sticky_cache
     if claim is None or (claim.worker_id, claim.run_id) != (body.lease_owner, run_id):

@@ -48,7 +48,7 @@ from perdure.protocols.durable_workflow.payloads import (
     count_arguments,
     frame_of_envelope,
 )
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.refusals import Refusals, Refused
 from perdure.protocols.durable_workflow.run_lists import page_size, read_workflows
 from perdure.protocols.durable_workflow.sizes import require_input_size
@@ -111,7 +111,7 @@ class ControlPlane:
         policy = body.duplicate_policy or "fail"
         if policy not in ("fail", "use-existing"):
             raise InvalidRequest("duplicate_policy", "must be fail or use-existing")
-        operation = naming(
+        operation = with_payloads(
             request, StartWorkflow(start_request, use_existing=policy == "use-existing")
         )
         started: Started
@@ -365,7 +365,9 @@ class ControlPlane:
         status: int,
         members: dict[str, Any],
     ) -> Response:
-        done: Commanded = await self._engine.submit_knowing_workers(naming(request, operation))
+        done: Commanded = await self._engine.submit_knowing_workers(
+            with_payloads(request, operation)
+        )
         pinned = "run_id" in request.params
         answer = {
             **members,

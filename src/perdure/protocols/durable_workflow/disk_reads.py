@@ -7,6 +7,6 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def apart(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+def read_in_task(reading: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
     """Start a read in its own task; the caller awaits it at once."""
     return asyncio.get_running_loop().create_task(reading)

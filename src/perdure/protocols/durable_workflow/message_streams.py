@@ -15,7 +15,7 @@ from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.inputs import read_input
 from perdure.protocols.durable_workflow.memos import inline_envelope
 from perdure.protocols.durable_workflow.payloads import open_envelope, require_storable
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import Instance
@@ -52,7 +52,7 @@ class MessageStreams:
             arguments=arguments,
             digest=hashlib.sha256(arguments).hexdigest()[:32],
         )
-        appended: MessageTaken = await self._engine.submit(naming(request, operation))
+        appended: MessageTaken = await self._engine.submit(with_payloads(request, operation))
         answer = {
             "accepted": True,
             "workflow_id": instance.workflow_id,

@@ -22,14 +22,14 @@ from perdure.dispatch.polls import Poll, PollAnswer, Polling, PollStatus
 from perdure.engine.beat import Engine
 from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.cancellation import cancellation_request
-from perdure.protocols.durable_workflow.disk_reads import apart
+from perdure.protocols.durable_workflow.disk_reads import read_in_task
 from perdure.protocols.durable_workflow.history_pages import (
     budget_members,
     history_page,
     page_size,
 )
 from perdure.protocols.durable_workflow.session_terms import terms_view
-from perdure.protocols.durable_workflow.sessions import knows_sessions
+from perdure.protocols.durable_workflow.sessions import supports_sessions
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface
 from perdure.protocols.durable_workflow.trace_context import trace_members
 from perdure.protocols.durable_workflow.updates import validation_task
@@ -157,7 +157,7 @@ class Polls:
             page_size=page_size(body, self._bounds),
             progress="workflow" in tasks,
             validations="update_validation" in tasks,
-            sessions=kind == "activity" and knows_sessions(request),
+            sessions=kind == "activity" and supports_sessions(request),
         )
         poller = self.polling.begin(poll, request.watch)
         if poller is None:
@@ -190,7 +190,7 @@ class Polls:
         if isinstance(delivery, WorkflowDelivery):
             limit = delivery.page_size
         try:
-            events = await apart(self._engine.store.read_history(delivery.run_id, 0, limit))
+            events = await read_in_task(self._engine.store.read_history(delivery.run_id, 0, limit))
         except HistoryDamaged:
             # The lease expires, and the task is not leased again while the history is damaged.
             return self.empty(PollAnswer(PollStatus.EMPTY))

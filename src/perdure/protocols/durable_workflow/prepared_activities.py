@@ -55,13 +55,13 @@ from perdure.protocols.durable_workflow.commands import (
 from perdure.protocols.durable_workflow.local_activities import Message
 from perdure.protocols.durable_workflow.memos import inline_memos
 from perdure.protocols.durable_workflow.payloads import require_payload, require_storable
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.retry_policies import (
     WireLocalRetryPolicy,
     local_retry_policy,
 )
 from perdure.protocols.durable_workflow.sessions import require_sessions
-from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
+from perdure.protocols.durable_workflow.sizes import find_exceeded, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, protocol_minor
 from perdure.protocols.durable_workflow.task_refs import report_of, require_ref
 from perdure.web.message import Request, Response
@@ -191,7 +191,7 @@ class PreparedActivities:
             start=body.start_sequence,
             commands=commands,
         )
-        done: Committed = await self._engine.submit(naming(request, operation))
+        done: Committed = await self._engine.submit(with_payloads(request, operation))
         return self._surface.answer(200, _committed(request, body, body.checkpoint_id, done))
 
     async def checkpoint_group(self, request: Request) -> Response:
@@ -210,7 +210,7 @@ class PreparedActivities:
             start=body.start_sequence,
             commands=commands,
         )
-        done: Committed = await self._engine.submit(naming(request, operation))
+        done: Committed = await self._engine.submit(with_payloads(request, operation))
         answer = _committed(request, body, body.checkpoint_id, done)
         answer["local_activities"] = [
             {"sequence": opened.sequence, "activity_execution_id": opened.execution_id}
@@ -228,7 +228,7 @@ class PreparedActivities:
             nonce=body.worker_attempt_id,
             command=command,
         )
-        view: AttemptView = await self._engine.submit(naming(request, operation))
+        view: AttemptView = await self._engine.submit(with_payloads(request, operation))
         answer = {
             **_attempt(request, body, view),
             "prepared": True,
@@ -246,7 +246,7 @@ class PreparedActivities:
             sequence=body.sequence,
             command=translate_call(body.descriptor, "descriptor"),
         )
-        done: Finished = await self._engine.submit(naming(request, operation))
+        done: Finished = await self._engine.submit(with_payloads(request, operation))
         answer = {
             **_finished(request, body, done),
             "recovered": True,
@@ -291,13 +291,13 @@ class PreparedActivities:
     async def outcome(self, request: Request) -> Response:
         body = _read(request, OutcomeBody)
         outcome = _outcome(body.report)
-        reached = find_passed(request, self._bounds, outcome.result)
+        reached = find_exceeded(request, self._bounds, outcome.result)
         if reached is not None:
             outcome = Outcome(failure=result_too_large(reached))
         operation = EndAttempt(
             *_claimed(request, body), request.params["attempt_id"], outcome=outcome
         )
-        done: Finished = await self._engine.submit(naming(request, operation))
+        done: Finished = await self._engine.submit(with_payloads(request, operation))
         if reached is not None and outcome.failure is not None:
             # The activity has failed, final. Workflow code sees that; a retry would fail again.
             message = outcome.failure.message

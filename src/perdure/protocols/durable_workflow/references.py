@@ -1,7 +1,7 @@
 """Requests that name external payloads.
 
-A handler that accepts payloads submits its operation through `naming`. The operation then requires
-the payloads that the request names, and protects them from removal in the same transaction.
+A handler that accepts payloads submits its operation through `with_payloads`. The operation then
+requires the payloads that the request names, and protects them from removal in its transaction.
 """
 
 from perdure.core.references import find_references
@@ -10,7 +10,7 @@ from perdure.engine.payloads import NamePayloads
 from perdure.web.message import Request
 
 
-def naming(request: Request, operation: Operation) -> Operation:
+def with_payloads(request: Request, operation: Operation) -> Operation:
     """The operation, together with the external payloads that its request names."""
     references = find_references(request.body)
     return NamePayloads(operation, request.namespace, references) if references else operation

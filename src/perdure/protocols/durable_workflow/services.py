@@ -56,7 +56,7 @@ from perdure.protocols.durable_workflow.payloads import (
     require_payload,
     shown,
 )
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.retry_policies import WireRetryPolicy, retry_policy
 from perdure.protocols.durable_workflow.run_lists import page_size
 from perdure.protocols.durable_workflow.sizes import require_input_size
@@ -71,7 +71,7 @@ _KINDS = {
     "activity_execution": ACTIVITY_EXECUTION,
 }
 _LEVELS = ("endpoint", "service", "operation")
-_BEHIND = "~"
+_AFTER_ALL_NAMES = "~"
 """Sorts after every name."""
 
 
@@ -229,7 +229,7 @@ class Services:
             for path, entry in page:
                 if path.count("/") != depth:
                     # Entries of lower levels sort between those of this level: skip them.
-                    after = "/".join([*path.split("/")[: depth + 1], _BEHIND])
+                    after = "/".join([*path.split("/")[: depth + 1], _AFTER_ALL_NAMES])
                     break
                 found.append((path, entry))
                 after = path
@@ -255,7 +255,7 @@ class Services:
         waits = call_request.wait_for == "completed"
         if call_request.wait_for != "accepted":
             self._waiters.require_room()
-        operation = naming(request, ExecuteService(call_request))
+        operation = with_payloads(request, ExecuteService(call_request))
         executed: Executed = await self._engine.submit(operation)
         if not call_request.wait_for:
             waits = executed.mode == "sync"

@@ -55,13 +55,13 @@ class CloseBody(Body):
     reason: OptionalName = None
 
 
-def knows_sessions(request: Request) -> bool:
+def supports_sessions(request: Request) -> bool:
     return protocol_minor(request) >= FIRST_MINOR
 
 
 def require_sessions(request: Request) -> None:
     """Refuse workers of a protocol without sessions."""
-    if not knows_sessions(request):
+    if not supports_sessions(request):
         raise WorkerSessionsUnavailable(
             f"worker sessions need protocol 1.{FIRST_MINOR}",
             supported_version=WORKER_PROTOCOL_VERSION,

@@ -12,14 +12,14 @@ from perdure.protocols.durable_workflow.payloads import blob_of_envelope
 from perdure.web.message import Request
 
 _KIND = "payload_size"
-_CARRYING = ("arguments", "result", "envelope")
+_PAYLOAD_MEMBERS = ("arguments", "result", "envelope")
 """Members of commands that hold payloads."""
 
 
 def require_input_size(request: Request, bounds: Bounds, *payloads: bytes | None) -> None:
     """Refuse an input of a run that is too large."""
     for payload in payloads:
-        reached = find_passed(request, bounds, payload)
+        reached = find_exceeded(request, bounds, payload)
         if reached is not None:
             raise StructuralLimitExceeded(_message("the input", reached), **reached._asdict())
 
@@ -31,8 +31,8 @@ def require_command_sizes(
     if len(request.body) <= bounds.payload_bytes_max:
         return
     for index, command in enumerate(commands):
-        for name in _CARRYING:
-            reached = find_passed(request, bounds, getattr(command, name, None))
+        for name in _PAYLOAD_MEMBERS:
+            reached = find_exceeded(request, bounds, getattr(command, name, None))
             if reached is not None:
                 at = f"commands.{index}.{name}"
                 raise CompletionTooLarge(
@@ -40,7 +40,7 @@ def require_command_sizes(
                 )
 
 
-def find_passed(request: Request, bounds: Bounds, payload: bytes | None) -> Reached | None:
+def find_exceeded(request: Request, bounds: Bounds, payload: bytes | None) -> Reached | None:
     """The bound that a payload exceeds; None if it is within the bound."""
     most = bounds.payload_bytes_max
     if len(request.body) <= most or payload is None or len(payload) <= most:

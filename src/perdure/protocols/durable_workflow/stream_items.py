@@ -47,15 +47,15 @@ def translate_directive(wire: WireDirective, at: str) -> Directive:
         if wire.items is None:
             raise InvalidRequest(f"{at}.items", "is required")
         origin = NewItem(origin="workflow", origin_reference=(wire.command_identity or "")[:191])
-        return appending(wire.stream_name, wire.items, wire.max_pending_items, origin, at)
+        return append_request(wire.stream_name, wire.items, wire.max_pending_items, origin, at)
     if wire.operation not in ("close", "error"):
         raise InvalidRequest(f"{at}.operation", "must be append, close or error")
     if (wire.operation == "error") != (wire.error_reason is not None):
         raise InvalidRequest(f"{at}.error_reason", "is only allowed with the operation error")
-    return closing(wire.stream_name, wire.error_reason, wire.retention_seconds)
+    return close_request(wire.stream_name, wire.error_reason, wire.retention_seconds)
 
 
-def appending(
+def append_request(
     stream_name: str,
     items: list[StreamItemBody | EmptyList],
     pending_max: int | None,
@@ -73,7 +73,7 @@ def appending(
     )
 
 
-def closing(stream_name: str, error_reason: str | None, retention: int | None) -> CloseStream:
+def close_request(stream_name: str, error_reason: str | None, retention: int | None) -> CloseStream:
     return CloseStream(
         stream_name=stream_name,
         error_reason=error_reason,

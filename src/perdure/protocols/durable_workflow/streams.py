@@ -21,8 +21,8 @@ from perdure.dispatch.stream_readers import StreamReaders, WaitingReader
 from perdure.engine.beat import Engine
 from perdure.engine.streams import STREAMS, WriteStream, Written, record_key, stream_of
 from perdure.protocols.durable_workflow import bodies
-from perdure.protocols.durable_workflow.references import naming
-from perdure.protocols.durable_workflow.stream_items import NAME, appending, closing
+from perdure.protocols.durable_workflow.references import with_payloads
+from perdure.protocols.durable_workflow.stream_items import NAME, append_request, close_request
 from perdure.protocols.durable_workflow.surfaces import ControlSurface
 from perdure.store.interface import RecordKey
 from perdure.web.message import Request, Response
@@ -83,7 +83,7 @@ class Streams:
 
     async def read(self, request: Request) -> Response:
         key = await self._require_key(request)
-        with _refusing():
+        with _as_stream_errors():
             window = _window(request.query)
         page = await self._page(key, window, request)
         if page is None:
@@ -148,14 +148,14 @@ class Streams:
     # Write ---------------------------------------------------------------------------------------
 
     async def append(self, request: Request) -> Response:
-        key, is_closed = await self._require_outlet(request)
-        with _refusing():
+        key, is_closed = await self._require_stream_key(request)
+        with _as_stream_errors():
             body = bodies.decode(request.body, bodies.AppendItemsBody)
             name = stream_of(key).stream_name
-            directive = appending(name, body.items, body.max_pending_items, _CLIENT)
+            directive = append_request(name, body.items, body.max_pending_items, _CLIENT)
         run_id = stream_of(key).run_id
         operation = WriteStream(key.namespace, run_id, directive, is_closed=is_closed)
-        written: Written = await self._engine.submit(naming(request, operation))
+        written: Written = await self._engine.submit(with_payloads(request, operation))
         members = {
             "accepted_offsets": written.offsets,
             "accepted": written.accepted,
@@ -164,11 +164,11 @@ class Streams:
         return self._stream_answer("append_stream", request, written.stream, members)
 
     async def close(self, request: Request) -> Response:
-        key, is_closed = await self._require_outlet(request)
-        with _refusing():
+        key, is_closed = await self._require_stream_key(request)
+        with _as_stream_errors():
             body = bodies.decode(request.body, bodies.CloseStreamBody)
         stream = stream_of(key)
-        directive = closing(stream.stream_name, body.error_reason, body.retention_seconds)
+        directive = close_request(stream.stream_name, body.error_reason, body.retention_seconds)
         operation = WriteStream(key.namespace, stream.run_id, directive, is_closed=is_closed)
         written: Written = await self._engine.submit(operation)
         return self._stream_answer("close_stream", request, written.stream)
@@ -176,9 +176,9 @@ class Streams:
     # Both ----------------------------------------------------------------------------------------
 
     async def _require_key(self, request: Request) -> RecordKey:
-        return (await self._require_outlet(request))[0]
+        return (await self._require_stream_key(request))[0]
 
-    async def _require_outlet(self, request: Request) -> tuple[RecordKey, bool]:
+    async def _require_stream_key(self, request: Request) -> tuple[RecordKey, bool]:
         """The key of the stream in the path, and whether its run is closed."""
         name = request.params["stream_name"]
         if not NAME.fullmatch(name):
@@ -256,7 +256,7 @@ def _number(query: dict[str, str], name: str, default: int, least: int, most: in
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def _as_stream_errors() -> Iterator[None]:
     """Turn validation errors into `invalid_request`, the reason of the stream routes."""
     try:
         yield

@@ -10,7 +10,7 @@ from perdure.clock import Clock
 from perdure.core import instant
 from perdure.core.limits import INBOX_RETRY_AFTER_SECONDS
 from perdure.core.rejection import InboxFull, Rejection
-from perdure.protocols.durable_workflow.backpressure import refused_report, shaped
+from perdure.protocols.durable_workflow.backpressure import in_retry_form, refused_report
 from perdure.protocols.durable_workflow.manifests import (
     CONTROL_PLANE_VERSION,
     WORKER_PROTOCOL_MINOR,
@@ -236,7 +236,7 @@ class WorkerSurface:
 
     def refuse(self, request: Request, error: HttpError) -> Response:
         if error.status in (429, 503):
-            error = shaped(request, error)
+            error = in_retry_form(request, error)
         body = {
             "error": error.message,
             "message": error.message,

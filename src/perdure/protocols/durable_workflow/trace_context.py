@@ -64,9 +64,9 @@ def trace_members(
     members: dict[str, Any] = {}
     if trace is not None:
         members["observability_context"] = Raw(trace)
-    told = _links(links, task_id=task_id, run_id=run_id, namespace=namespace)
-    if told is not None:
-        members["observability_links"] = told
+    shown_links = _links(links, task_id=task_id, run_id=run_id, namespace=namespace)
+    if shown_links is not None:
+        members["observability_links"] = shown_links
     return members
 
 
@@ -79,7 +79,7 @@ def _links(
         for link in links
     ]
     while entries:
-        told = {
+        block = {
             "schema": LINKS_SCHEMA,
             "version": 1,
             "task_id": task_id,
@@ -87,8 +87,8 @@ def _links(
             "namespace": namespace,
             "links": entries,
         }
-        if _wire_size(encode(told)) <= limits.TRACE_LINKS_BYTES_MAX:
-            return told
+        if _wire_size(encode(block)) <= limits.TRACE_LINKS_BYTES_MAX:
+            return block
         entries = entries[1:]
     return None
 
@@ -96,8 +96,8 @@ def _links(
 def _without_baggage(trace: bytes) -> dict[str, Any]:
     carrier = _decoder.decode(trace)
     carrier.carrier.baggage = None
-    told: dict[str, Any] = msgspec.to_builtins(carrier)
-    return told
+    context: dict[str, Any] = msgspec.to_builtins(carrier)
+    return context
 
 
 def _wire_size(encoded: bytes) -> int:

@@ -41,7 +41,7 @@ FETCH_PATH = UPLOAD_PATH + "/{reference_id}"
 _CODEC = b"x-durable-workflow-payload-codec"
 _SIZE = b"x-durable-workflow-payload-size"
 _SHA256 = b"x-durable-workflow-payload-sha256"
-_HASHED_AT_ONCE_MAX = 262_144
+_HASHED_INLINE_BYTES_MAX = 262_144
 """Larger payloads are hashed in a thread, so as not to block the event loop."""
 _RETRY_SECONDS = 5
 
@@ -124,13 +124,13 @@ class PayloadTransport:
         engine: Engine,
         clock: Clock,
         surface: PayloadSurface,
-        finishing: PayloadCompletion,
+        payload_completion: PayloadCompletion,
         *,
         is_open: bool,
     ) -> None:
         self._engine = engine
         self._clock = clock
-        self._finishing = finishing
+        self._payload_completion = payload_completion
         self._is_open = is_open
         self._upload_bytes = 0
         self.surface = surface
@@ -173,7 +173,7 @@ class PayloadTransport:
             await loose_part(self._engine.store),
             self._upload_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
         )
-        if part < 1 or (part < 2 and await self._finishing.is_for_leased_task(request)):
+        if part < 1 or (part < 2 and await self._payload_completion.is_for_leased_task(request)):
             return
         raise StoragePressure(
             "too many payloads were uploaded that no run uses; these are removed after an hour",
@@ -239,7 +239,7 @@ def _expected(request: Request, known: Reference) -> Reference:
 
 
 async def _require_intact(reference: Reference, data: bytes) -> None:
-    if len(data) <= _HASHED_AT_ONCE_MAX:
+    if len(data) <= _HASHED_INLINE_BYTES_MAX:
         require_intact(reference, data)
     else:
         await asyncio.to_thread(require_intact, reference, data)

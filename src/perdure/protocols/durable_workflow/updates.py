@@ -32,7 +32,7 @@ from perdure.protocols.durable_workflow import bodies
 from perdure.protocols.durable_workflow.control import command_target, encode_for_run
 from perdure.protocols.durable_workflow.inputs import read_input, require_operation_name
 from perdure.protocols.durable_workflow.payloads import count_arguments, shown
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.sizes import require_input_size
 from perdure.protocols.durable_workflow.surfaces import ControlSurface, WorkerSurface
 from perdure.protocols.durable_workflow.trace_context import read_carrier
@@ -128,7 +128,7 @@ class Updates:
             arguments = await encode_for_run(self._engine.store, target, plain)
         self._waiters.require_room()
         admitted: Admitted = await self._engine.submit_knowing_workers(
-            naming(
+            with_payloads(
                 request,
                 UpdateRun(
                     target,

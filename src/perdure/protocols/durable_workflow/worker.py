@@ -65,10 +65,10 @@ from perdure.protocols.durable_workflow.cancellation import (
 )
 from perdure.protocols.durable_workflow.commands import (
     CompleteTaskBody,
-    keeping_time,
+    sticky_duration,
     translate_commands,
 )
-from perdure.protocols.durable_workflow.disk_reads import apart
+from perdure.protocols.durable_workflow.disk_reads import read_in_task
 from perdure.protocols.durable_workflow.history_pages import history_page, page_size
 from perdure.protocols.durable_workflow.inputs import require_own_signals
 from perdure.protocols.durable_workflow.memos import inline_memos
@@ -80,13 +80,13 @@ from perdure.protocols.durable_workflow.payloads import (
     require_storable,
 )
 from perdure.protocols.durable_workflow.polls import Polls
-from perdure.protocols.durable_workflow.references import naming
+from perdure.protocols.durable_workflow.references import with_payloads
 from perdure.protocols.durable_workflow.repeats import find_recorded_outcome
 from perdure.protocols.durable_workflow.sessions import (
     require_sessions,
     standing_view,
 )
-from perdure.protocols.durable_workflow.sizes import find_passed, require_command_sizes
+from perdure.protocols.durable_workflow.sizes import find_exceeded, require_command_sizes
 from perdure.protocols.durable_workflow.surfaces import WorkerSurface, encode
 from perdure.protocols.durable_workflow.task_refs import attempt_ref, report_of, require_ref
 from perdure.web.message import DeferredResponse, Request, Response
@@ -147,9 +147,9 @@ class WorkerPlane:
             contracts=contracts,
             capabilities=body.capabilities or [],
             capability_manifest=members_of(body.capability_manifest),
-            workflow_slots=_or(body.max_concurrent_workflow_tasks, 100),
-            activity_slots=_or(body.max_concurrent_activity_tasks, 100),
-            session_slots=_or(body.max_concurrent_worker_sessions, 10),
+            workflow_slots=_default(body.max_concurrent_workflow_tasks, 100),
+            activity_slots=_default(body.max_concurrent_activity_tasks, 100),
+            session_slots=_default(body.max_concurrent_worker_sessions, 10),
             task_slots=members_of(body.task_slots),
             process_metrics=members_of(body.process_metrics),
             heartbeat_interval_seconds=body.heartbeat_interval_seconds,
@@ -237,7 +237,7 @@ class WorkerPlane:
             raise InvalidPageToken("the page token points past the end of the history")
         events = page.events
         if events is None:
-            events = await apart(self._engine.store.read_history(ref.run_id, after, limit))
+            events = await read_in_task(self._engine.store.read_history(ref.run_id, after, limit))
             events = events[: max(size.events - after, 0)]
         encoding = body.accept_history_encoding
         answer = {
@@ -285,7 +285,7 @@ class WorkerPlane:
         self, request: Request, body: CompleteTaskBody, ref: TaskRef
     ) -> Response:
         store = self._engine.store
-        await apart(inline_memos(store, request.namespace, body.commands, self._bounds))
+        await read_in_task(inline_memos(store, request.namespace, body.commands, self._bounds))
         done: TaskCompleted = await self._completed(request, body, ref)
         return self._surface.answer(200, _task_answer(request, body, done))
 
@@ -297,7 +297,7 @@ class WorkerPlane:
                 require_sessions(request)
         kind = CompleteStreamingTask if directives_of(commands) else CompleteWorkflowTask
         return self._engine.submit(
-            naming(
+            with_payloads(
                 request,
                 kind(
                     request.namespace,
@@ -305,7 +305,7 @@ class WorkerPlane:
                     report_of(ref, body),
                     commands,
                     read_consumption(body),
-                    keeping_time(body, ref.run_id),
+                    sticky_duration(body, ref.run_id),
                 ),
             )
         )
@@ -337,10 +337,10 @@ class WorkerPlane:
         plain = result is not None and not is_envelope(result)
         if result is not None:
             (require_plain if plain else require_envelope)(result, "result")
-            reached = find_passed(request, self._bounds, result)
+            reached = find_exceeded(request, self._bounds, result)
             if reached is not None:
                 return self._fail_oversized(request, ref, reached)
-        operation = naming(request, CompleteActivity(ref, result, plain=plain))
+        operation = with_payloads(request, CompleteActivity(ref, result, plain=plain))
         return Reporting(self._engine.submit(operation), request, ref, self, "completed", None)
 
     async def _fail_oversized(
@@ -358,7 +358,7 @@ class WorkerPlane:
         body = bodies.decode(request.body, bodies.FailActivityBody)
         ref = attempt_ref(request, body)
         failure = _reported(body.failure)
-        operation = naming(request, FailActivity(ref, failure))
+        operation = with_payloads(request, FailActivity(ref, failure))
         recorded = self._engine.submit(operation)
         return Reporting(recorded, request, ref, self, "failed", failure.message)
 
@@ -386,7 +386,7 @@ class WorkerPlane:
         refused: Rejection,
     ) -> Response:
         """Repeat the answer to a report that was accepted before."""
-        known = await apart(find_recorded_outcome(self._engine.store, ref, message))
+        known = await read_in_task(find_recorded_outcome(self._engine.store, ref, message))
         if known == outcome:
             return self.outcome_answer(request, ref, outcome, None)
         if isinstance(refused, StaleAttempt):
@@ -522,7 +522,7 @@ def _ignored(known: str | None) -> dict[str, object]:
     }
 
 
-def _or(given: int | None, default: int) -> int:
+def _default(given: int | None, default: int) -> int:
     return default if given is None else given
 
 
