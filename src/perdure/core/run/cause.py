@@ -2,7 +2,7 @@
 
 from typing import assert_never
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from perdure.core import instant
 from perdure.core.fleet.routing import plain_of_name
@@ -44,7 +44,7 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     update_id: str | None = None
     request_id: str | None = None
     approval_id: str | None = None
-    availability: WorkerAvailability | None = None
+    availability: WorkerAvailability | None = field(default=None, name="staffing")
     """What keeps workers from a task that is ready, if it is known and somebody is missing."""
 
 
