@@ -59,22 +59,25 @@ class Application:
         """
         if self._local_access is not None:
             self._local_access.check(request)
-        if request.body_bytes and (
+        size = request.body_bytes
+        if size and (
             request.headers.get(b"content-type") != _JSON
-            or request.body_bytes > self.body_bytes_max
+            or size > self.body_bytes_max
             or request.path in self._raw_paths
         ):
             self._check_body(request)
         route = request.route = self.router.find(request)
         if request.is_upgrade and not route.upgrades:
             raise HttpError(400, "upgrade_not_supported", "this path cannot be upgraded")
-        if route.roles is not PUBLIC:
+        roles = route.roles
+        if roles is not PUBLIC:
             if self._needs_body and self._authenticator.is_of_body(request):
                 request.awaits_body = True
                 return
-            request.principal = self._authenticate(request)
+            principal = request.principal = self._authenticate(request)
             request.is_known = True
-            require_role(request.principal, route.roles)
+            if principal.roles.isdisjoint(roles):
+                require_role(principal, roles)
         route.surface.admit(request)
 
     def admit_body(self, request: Request, route: Route) -> None:

@@ -38,6 +38,8 @@ _ONCE = frozenset(
     {b"host", b"authorization", b"content-length", b"content-type", b"transfer-encoding"}
 )
 """Headers that must not be repeated. All others are lists, or refused for their odd value."""
+_LENGTHS = [b"%d\r\n\r\n" % length for length in range(4_096)]
+"""What ends the head of a small answer."""
 _OFFER = frozenset({b"upgrade", b"http2-settings"})
 
 
@@ -385,15 +387,16 @@ class HttpConnection(asyncio.Protocol):
             self._require_served(request)
         if connections.is_draining and request.refusal is None:
             self._require_public(request)
-        if request.body_bytes and request.refusal is None:
+        size = request.body_bytes
+        if size and request.refusal is None:
             memory = connections.memory
-            held = memory.held + request.body_bytes
+            held = memory.held + size
             if held <= memory.free_max:
                 # As `_reserve` does, for nearly all.
                 memory.held = held
-                request.held = request.body_bytes
+                request.held = size
             else:
-                self._reserve(request, request.body_bytes)
+                self._reserve(request, size)
         if request.is_known and not self._is_known:
             self._is_known = True
             connections.strangers.pop(self, None)
@@ -424,7 +427,8 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         request, self._request = self._request, None
         self._began = self._receiving = None
-        self._idle_since = self._connections.sweeps
+        connections = self._connections
+        self._idle_since = connections.sweeps
         if self._deaf or request is None or request.refusal is not None:
             return
         if self._parts is not None:
@@ -432,10 +436,10 @@ class HttpConnection(asyncio.Protocol):
             self._parts = None
         if request.is_upgrade:
             self._early = b""
-            self._began = self._connections.sweeps
+            self._began = connections.sweeps
         if self._busy is None:
             self._busy = request
-            self._connections.answering += 1
+            connections.answering += 1
             self._exchange.start(request)
         else:
             self._accept(request)
@@ -656,7 +660,8 @@ class HttpConnection(asyncio.Protocol):
     def _write(self, request: Request, response: Response) -> None:
         head = _head(response.status, response.media_type, response.headers, request.keep_alive)
         body, tail = response.body, response.tail
-        length = b"%d\r\n\r\n" % (len(body) + len(tail))
+        size = len(body) + len(tail)
+        length = _LENGTHS[size] if size < 4_096 else b"%d\r\n\r\n" % size
         if request.method == "HEAD":
             body = tail = b""
         data = b"".join((head, length, body, tail))

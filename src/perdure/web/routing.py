@@ -74,18 +74,20 @@ class Router:
 
         `HEAD` is answered where `GET` is, without the body.
         """
-        method = "GET" if request.method == "HEAD" else request.method
-        route = self._fixed.get((method, request.path))
+        method, path = request.method, request.path
+        if method == "HEAD":
+            method = "GET"
+        route = self._fixed.get((method, path))
         if route is not None:
             return route
-        rest, _, last = request.path.rpartition(b"/")
+        rest, _, last = path.rpartition(b"/")
         first, _, middle = rest.rpartition(b"/")
         framed = self._framed.get((method, first, last))
         if framed is not None and middle and middle.isascii() and middle.find(b"%") < 0:
             name, route = framed
             request.params = {name: middle.decode()}
             return route
-        segments = _segments(request.path)
+        segments = _segments(path)
         found = self._find_open(method, segments)
         if found is None:
             raise self._explain(request, segments)
