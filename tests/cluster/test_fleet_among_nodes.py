@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from perdure.core.fleet.rollout import NOTHING_WANTED, drain
+from perdure.core.fleet.rollout import EMPTY_ROLLOUT, drain
 from tests.cluster.test_queries_among_nodes import Node, played, prepare
 from tests.support.http import CONTROL_VERSION, Json
 
@@ -63,12 +63,12 @@ def test_a_start_is_not_refused_for_a_drain_that_is_over(postgres_url: str) -> N
     """This node has not heard of the resume yet."""
 
     async def story(one: Node, other: Node) -> None:
-        one.server.engine.rollouts.put(("default", "q"), drain(NOTHING_WANTED, None, 1))
+        one.server.engine.rollouts.put(("default", "q"), drain(EMPTY_ROLLOUT, None, 1))
         start = {"workflow_id": "w", "workflow_type": "Order", "task_queue": "q"}
         job = {"activity_id": "a", "activity_type": "charge", "task_queue": "q"}
 
         assert (await one.control("/workflows", start)).status_code == 201
-        one.server.engine.rollouts.put(("default", "q"), drain(NOTHING_WANTED, None, 1))
+        one.server.engine.rollouts.put(("default", "q"), drain(EMPTY_ROLLOUT, None, 1))
         assert (await one.control("/activities", job)).status_code == 201
 
     played(postgres_url, story)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from perdure.core.fleet.rollout import NOTHING_WANTED, drain
+from perdure.core.fleet.rollout import EMPTY_ROLLOUT, drain
 from perdure.core.fleet.worker import Cohort
 from perdure.core.rejection import TaskQueueDraining, UnknownDeployment, WorkerDraining
 from perdure.dispatch.delivery import WorkflowDelivery
@@ -165,7 +165,7 @@ def test_a_poll_that_a_node_still_lends_is_not_borrowed(migrated_url: str) -> No
     async def story(one: Node, two: Node) -> None:
         await one.register(build_id="b1")
         await two.look()
-        one.engine.rollouts.put((NAMESPACE, QUEUE), drain(NOTHING_WANTED, "b1", 1))
+        one.engine.rollouts.put((NAMESPACE, QUEUE), drain(EMPTY_ROLLOUT, "b1", 1))
         assert two.server.cluster is not None
         assert one.server.cluster is not None
         two.server.cluster.lender.wanted_by(one.server.cluster._node_id, WORKFLOWS, "")

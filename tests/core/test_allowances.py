@@ -90,7 +90,7 @@ def test_a_gate_has_room_until_as_many_are_held() -> None:
     ledger = let_through(quota, ledger, NOW, B)
     assert room(quota, ledger, NOW) == 0
     assert room(quota, ledger, NOW + 100 * MINUTE) == 0, "time alone ends no lease"
-    assert throttle_reason(quota, ledger, NOW) == "queue q has 2 leases, as many as it may"
+    assert throttle_reason(quota, ledger, NOW) == "queue q has 2 leases, its maximum"
     assert room(quota, without_ended(ledger, {B}), NOW) == 1
 
 
@@ -109,7 +109,7 @@ def test_what_was_dispatched_counts_until_the_minute_is_over() -> None:
     assert ledger.holds == (), "where leases are not counted, nobody remembers them"
     assert room(quota, ledger, NOW) == 0
     assert (
-        throttle_reason(quota, ledger, NOW) == "group bank has used up the 2 tasks of this minute"
+        throttle_reason(quota, ledger, NOW) == "group bank has leased its 2 tasks of this minute"
     )
     assert room(quota, ledger, 8 * MINUTE - 1) == 0
     assert room(quota, ledger, 8 * MINUTE) == 2

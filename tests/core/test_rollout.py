@@ -8,15 +8,15 @@ from msgspec import structs
 from perdure.core import limits
 from perdure.core.fleet import rollout as rules
 from perdure.core.fleet.rollout import (
-    NOTHING_WANTED,
+    EMPTY_ROLLOUT,
     Intent,
     Rollout,
+    build_workers,
     drain,
     intent_of,
     promote,
     require_open,
     resume,
-    standings,
 )
 from perdure.core.fleet.worker import Cohort, Worker, WorkerStatus, require_taking
 from perdure.core.limits import SECOND, WORKER_STALE_AFTER
@@ -51,7 +51,7 @@ def cohort(build_id: str | None) -> Cohort:
 
 
 def drained(*builds: str | None) -> Rollout:
-    rollout = NOTHING_WANTED
+    rollout = EMPTY_ROLLOUT
     for build_id in builds:
         rollout = drain(rollout, build_id, START)
     return rollout
@@ -62,22 +62,22 @@ def drained(*builds: str | None) -> Rollout:
 
 @pytest.mark.parametrize("build_id", ["b1", None])
 def test_a_build_drains_until_it_is_resumed(build_id: str | None) -> None:
-    draining = drain(NOTHING_WANTED, build_id, START)
+    draining = drain(EMPTY_ROLLOUT, build_id, START)
 
     assert draining.draining == [build_id]
     assert intent_of(draining, build_id).drained_at == START
     assert not intent_of(draining, "other").is_draining
-    assert resume(draining, build_id) == NOTHING_WANTED
+    assert resume(draining, build_id) == EMPTY_ROLLOUT
 
 
 def test_draining_twice_is_draining_once() -> None:
-    once = drain(NOTHING_WANTED, "b1", START)
+    once = drain(EMPTY_ROLLOUT, "b1", START)
 
     assert drain(once, "b1", NOW) == once
 
 
 def test_resuming_what_goes_on_changes_nothing() -> None:
-    once = drain(NOTHING_WANTED, "b1", START)
+    once = drain(EMPTY_ROLLOUT, "b1", START)
 
     assert resume(once, "b2") == once
 
@@ -139,10 +139,10 @@ def test_a_worker_whose_build_drains_takes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rollout", "crew"),
+    ("rollout", "workers"),
     [
-        (NOTHING_WANTED, []),
-        (NOTHING_WANTED, [silent("b1")]),
+        (EMPTY_ROLLOUT, []),
+        (EMPTY_ROLLOUT, [silent("b1")]),
         (drained("b1"), [worker("b1"), worker("b2")]),
         (drained("b1"), [worker(None)]),
         (drained(None), [worker("b1")]),
@@ -150,13 +150,13 @@ def test_a_worker_whose_build_drains_takes_nothing() -> None:
     ],
 )
 def test_a_queue_is_open_while_somebody_can_take_what_begins(
-    rollout: Rollout, crew: list[Worker]
+    rollout: Rollout, workers: list[Worker]
 ) -> None:
-    require_open(rollout, QUEUE, crew, NOW)
+    require_open(rollout, QUEUE, workers, NOW)
 
 
 @pytest.mark.parametrize(
-    ("rollout", "crew", "leaving", "stale"),
+    ("rollout", "workers", "leaving", "stale"),
     [
         (drained("b1"), [worker("b1"), worker("b1")], 2, 0),
         (drained("b1", None), [worker("b1"), worker(None)], 2, 0),
@@ -165,10 +165,10 @@ def test_a_queue_is_open_while_somebody_can_take_what_begins(
     ],
 )
 def test_a_drained_queue_without_an_active_worker_is_closed(
-    rollout: Rollout, crew: list[Worker], leaving: int, stale: int
+    rollout: Rollout, workers: list[Worker], leaving: int, stale: int
 ) -> None:
     with pytest.raises(TaskQueueDraining) as caught:
-        require_open(rollout, QUEUE, crew, NOW)
+        require_open(rollout, QUEUE, workers, NOW)
 
     told = caught.value.details
     assert told["draining_build_ids"] == rollout.draining
@@ -182,23 +182,23 @@ def test_a_drained_queue_without_an_active_worker_is_closed(
 
 
 def test_one_build_is_promoted_and_the_one_before_it_no_longer() -> None:
-    crew = [worker("b1"), worker("b2", worker_id="w2")]
+    workers = [worker("b1"), worker("b2", worker_id="w2")]
 
-    first = promote(NOTHING_WANTED, cohort("b1"), START, crew=crew)
-    second = promote(first, cohort("b2"), NOW, crew=crew)
+    first = promote(EMPTY_ROLLOUT, cohort("b1"), START, workers=workers)
+    second = promote(first, cohort("b2"), NOW, workers=workers)
 
     assert (first.selected, second.selected) == ("b1", "b2")
     assert second == Rollout((Intent(build_id="b2", promoted_at=NOW),))
 
 
 def test_promoting_twice_is_promoting_once_also_when_nobody_is_left() -> None:
-    once = promote(NOTHING_WANTED, cohort("b1"), START, crew=[worker("b1")])
+    once = promote(EMPTY_ROLLOUT, cohort("b1"), START, workers=[worker("b1")])
 
-    assert promote(once, cohort("b1"), NOW, crew=[]) == once
+    assert promote(once, cohort("b1"), NOW, workers=[]) == once
 
 
 def test_a_promoted_build_that_drains_gets_no_new_starts_until_it_goes_on() -> None:
-    promoted = promote(NOTHING_WANTED, cohort("b1"), START, crew=[worker("b1")])
+    promoted = promote(EMPTY_ROLLOUT, cohort("b1"), START, workers=[worker("b1")])
 
     draining = drain(promoted, "b1", NOW)
 
@@ -207,16 +207,16 @@ def test_a_promoted_build_that_drains_gets_no_new_starts_until_it_goes_on() -> N
 
 
 def test_promoting_keeps_what_is_drained() -> None:
-    promoted = promote(drained("b1"), cohort("b2"), NOW, crew=[worker("b2")])
+    promoted = promote(drained("b1"), cohort("b2"), NOW, workers=[worker("b2")])
 
     assert promoted.draining == ["b1"]
     assert promoted.selected == "b2"
 
 
 def test_the_unversioned_build_can_be_promoted() -> None:
-    before = promote(NOTHING_WANTED, cohort("b1"), START, crew=[worker("b1")])
+    before = promote(EMPTY_ROLLOUT, cohort("b1"), START, workers=[worker("b1")])
 
-    after = promote(before, cohort(None), NOW, crew=[silent(None)])
+    after = promote(before, cohort(None), NOW, workers=[silent(None)])
 
     assert after.selected is None
     assert intent_of(after, None).is_selected
@@ -224,23 +224,23 @@ def test_the_unversioned_build_can_be_promoted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rollout", "build_id", "crew", "kinds"),
+    ("rollout", "build_id", "workers", "kinds"),
     [
-        (NOTHING_WANTED, "b1", [], [UnknownDeployment, NoCompatibleWorkers]),
-        (NOTHING_WANTED, "b1", [worker("b2")], [UnknownDeployment, MissingWorkerHeartbeat]),
-        (NOTHING_WANTED, "b1", [silent("b1")], [NoCompatibleWorkers]),
-        (NOTHING_WANTED, "b1", [silent("b1"), worker(None)], [MissingWorkerHeartbeat]),
+        (EMPTY_ROLLOUT, "b1", [], [UnknownDeployment, NoCompatibleWorkers]),
+        (EMPTY_ROLLOUT, "b1", [worker("b2")], [UnknownDeployment, MissingWorkerHeartbeat]),
+        (EMPTY_ROLLOUT, "b1", [silent("b1")], [NoCompatibleWorkers]),
+        (EMPTY_ROLLOUT, "b1", [silent("b1"), worker(None)], [MissingWorkerHeartbeat]),
         (drained("b1"), "b1", [worker("b1")], [FleetIsDraining]),
         (drained("b1"), "b1", [], [FleetIsDraining, NoCompatibleWorkers]),
-        (NOTHING_WANTED, None, [worker("b1")], [UnknownDeployment]),
+        (EMPTY_ROLLOUT, None, [worker("b1")], [UnknownDeployment]),
         (drained(None), None, [worker(None)], [FleetIsDraining]),
     ],
 )
 def test_a_build_that_nobody_would_take_starts_for_is_not_promoted(
-    rollout: Rollout, build_id: str | None, crew: list[Worker], kinds: list[type[Rejection]]
+    rollout: Rollout, build_id: str | None, workers: list[Worker], kinds: list[type[Rejection]]
 ) -> None:
     with pytest.raises(kinds[0]) as caught:
-        promote(rollout, cohort(build_id), NOW, crew=crew)
+        promote(rollout, cohort(build_id), NOW, workers=workers)
 
     told: Any = caught.value.details
     assert [each["reason"] for each in told["blockages"]] == [kind.reason for kind in kinds]
@@ -256,7 +256,7 @@ def test_a_build_that_nobody_would_take_starts_for_is_not_promoted(
 
 
 def test_builds_are_listed_by_what_can_be_expected_of_them() -> None:
-    crew = [
+    workers = [
         silent("old"),
         silent(None),
         worker("leaving"),
@@ -264,7 +264,7 @@ def test_builds_are_listed_by_what_can_be_expected_of_them() -> None:
         worker("late", heartbeat_at=NOW),
         worker(None, worker_id="w2", queue=QUEUE),
     ]
-    found = standings(drained("leaving", "gone"), crew, NOW)
+    found = build_workers(drained("leaving", "gone"), workers, NOW)
 
     assert [(standing.intent.build_id, standing.status) for standing in found] == [
         ("late", "active"),
@@ -282,7 +282,7 @@ def test_the_workers_of_a_build_are_counted_and_compared() -> None:
     two = worker("b1", fingerprints={"order": "f2", "refund": "f1"}, runtime="go", sdk_version=None)
     three = silent("b1")
 
-    [standing] = standings(NOTHING_WANTED, [one, two, three], NOW)
+    [standing] = build_workers(EMPTY_ROLLOUT, [one, two, three], NOW)
 
     assert (standing.live, standing.stale) == (2, 1)
     assert standing.runtimes == {"python", "go"}

@@ -6,7 +6,7 @@ import pytest
 from msgspec import structs
 
 from perdure.core.fleet.worker import Worker
-from perdure.core.fleet.worker_availability import AwaitedTask, WorkerAvailability, staffing_of
+from perdure.core.fleet.worker_availability import AwaitedTask, WorkerAvailability, availability_of
 from perdure.core.limits import SECOND, WORKER_STALE_AFTER
 from perdure.core.run.cause import awaited_task, next_cause
 from tests.support.clock import START
@@ -57,7 +57,7 @@ def test_the_best_that_can_be_said_of_those_who_are_there(
 ) -> None:
     draining = {worker(build_id="drained").cohort}
 
-    assert staffing_of(workers, task, draining, NOW) is expected
+    assert availability_of(workers, task, draining, NOW) is expected
 
 
 # Of runs ------------------------------------------------------------------------------------------

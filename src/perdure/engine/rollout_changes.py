@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from perdure.core.fleet.rollout import (
-    NOTHING_WANTED,
+    EMPTY_ROLLOUT,
     Intent,
     Rollout,
     drain,
@@ -76,8 +76,8 @@ class PromoteBuild(ChangeRollout):
     name = "promote_build"
 
     def change(self, world: World, rollout: Rollout) -> Rollout:
-        crew = list(world.workers_of_queue(self._cohort.namespace, self._cohort.queue))
-        return promote(rollout, self._cohort, world.ctx.now, crew=crew)
+        workers = list(world.workers_of_queue(self._cohort.namespace, self._cohort.queue))
+        return promote(rollout, self._cohort, world.ctx.now, workers=workers)
 
 
 class LoadRollouts(Operation):
@@ -96,14 +96,14 @@ class LoadRollouts(Operation):
 
     def decide(self, world: World) -> None:
         for name in world.rollouts.queues:
-            world.learned_rollouts[name] = NOTHING_WANTED
+            world.learned_rollouts[name] = EMPTY_ROLLOUT
         for key, record in self._found:
             world.learned_rollouts[key.namespace, key.key] = ROLLOUT.decode(record)
 
 
 def learn_rollout(world: World, namespace: str, queue: str) -> Rollout:
     """The rollout of a queue as it is on disk, which this node knows from then on."""
-    rollout = ROLLOUT.find(world, namespace, queue) or NOTHING_WANTED
+    rollout = ROLLOUT.find(world, namespace, queue) or EMPTY_ROLLOUT
     world.learned_rollouts[namespace, queue] = rollout
     return rollout
 

@@ -5,7 +5,7 @@ On disk there is one record per queue; see `draining`. What is here is what this
 
 from collections.abc import Callable, Collection, Iterable
 
-from perdure.core.fleet.rollout import NOTHING_WANTED, Rollout
+from perdure.core.fleet.rollout import EMPTY_ROLLOUT, Rollout
 from perdure.core.fleet.worker import Cohort
 from perdure.core.limits import ROLLOUT_QUEUES_MAX
 from perdure.core.rejection import StructuralLimitExceeded
@@ -35,7 +35,7 @@ class Rollouts:
         return self._known.keys()
 
     def find(self, namespace: str, queue: str) -> Rollout:
-        return self._known.get((namespace, queue), NOTHING_WANTED)
+        return self._known.get((namespace, queue), EMPTY_ROLLOUT)
 
     def require_room(self, name: QueueName) -> None:
         """All of them are held in memory, so there is an end to them."""

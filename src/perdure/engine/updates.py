@@ -130,7 +130,9 @@ class UpdateRun(Operation):
         active = world.active_workers(place)
         any_build = Place(run.namespace, run.queue, run.workflow_type, None)
         others = run.build_id is not None and bool(world.active_workers(any_build))
-        return needs_validation(active, place, self._name, told_last=run.validators, others=others)
+        return needs_validation(
+            active, place, self._name, last_validators=run.validators, others=others
+        )
 
 
 def keep_receipt(world: World, run: Run, update: Update) -> None:

@@ -1,6 +1,6 @@
 """Who is there for the task that a run waits for, as far as the fleet is known."""
 
-from perdure.core.fleet.worker_availability import WorkerAvailability, staffing_of
+from perdure.core.fleet.worker_availability import WorkerAvailability, availability_of
 from perdure.core.run.cause import awaited_task
 from perdure.core.run.state import Run
 from perdure.engine.beat import Engine
@@ -15,11 +15,11 @@ async def staffing_for(engine: Engine, run: Run, now: int) -> WorkerAvailability
     task = awaited_task(run)
     if task is None:
         return None
-    found = staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
+    found = availability_of(engine.workers.values(), task, engine.rollouts.draining, now)
     if found is not WorkerAvailability.PRESENT and engine.store.is_shared:
         await engine.refresh_workers()
         await engine.refresh_rollouts()
-        found = staffing_of(engine.workers.values(), task, engine.rollouts.draining, now)
+        found = availability_of(engine.workers.values(), task, engine.rollouts.draining, now)
     is_throttled = QueueKey(task.namespace, task.queue, task.kind) in engine.shut
     return (
         WorkerAvailability.THROTTLED

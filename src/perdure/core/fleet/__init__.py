@@ -1,1 +1,1 @@
-"""Workers: who they are and what they may take."""
+"""Workers: registrations, contracts, sessions, quotas and rollouts of queues."""

@@ -1,7 +1,7 @@
-"""What workers told beforehand about the signals and updates that their code takes.
+"""Contracts of workers: the signals and updates that their code declares, and their arguments.
 
-Workers tell contracts in their own words; what has another shape than expected says nothing. The
-0.4 workers tell none, so for them every name and every argument is let through.
+Contracts are declared by the SDKs; members of an unexpected shape are ignored. Workers of 0.4
+declare none, so for them every name and every argument is accepted.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ PREPARED_LOCAL_ACTIVITIES = "prepared_local_activities"
 
 
 class Place(Struct, frozen=True):
-    """Where the tasks of a run are looked for."""
+    """Where the tasks of a run are queued, and which workers can take them."""
 
     namespace: str
     queue: str
@@ -43,29 +43,33 @@ class Place(Struct, frozen=True):
 
 
 def live_workers(workers: Iterable[Worker], place: Place, now: int) -> list[Worker]:
-    """Those who were heard of lately and could work on a run."""
-    wanted = routing_name(place.workflow_type, place.build_id)
+    """The workers with a recent heartbeat that can work on a run."""
+    name = routing_name(place.workflow_type, place.build_id)
     return [
         worker
         for worker in workers
         if (worker.namespace, worker.queue) == (place.namespace, place.queue)
         and place.workflow_type in worker.workflow_types
         and worker.is_active(now)
-        and wanted in routing_names((place.workflow_type,), worker.build_id)
+        and name in routing_names((place.workflow_type,), worker.build_id)
     ]
 
 
 def is_unknown(workers: list[Worker], workflow_type: str, kind: str, name: str) -> bool:
-    """Whether everybody has told what they know, and nobody named this. Kinds are plural."""
-    told = [_names(worker, workflow_type, kind) for worker in workers]
-    known = [names for names in told if names is not None]
-    return bool(told) and len(known) == len(told) and not any(name in names for names in known)
+    """Whether all workers declare their names of a kind, and none declares this one.
+
+    Kinds are the plural names in contracts, such as `signals`.
+    """
+    declared = [_names(worker, workflow_type, kind) for worker in workers]
+    if not declared:
+        return False
+    return all(names is not None and name not in names for names in declared)
 
 
 def argument_errors(
     workers: list[Worker], workflow_type: str, kind: str, name: str, count: int
 ) -> dict[str, list[str]]:
-    """What is wrong with a number of arguments, if all contracts say so."""
+    """The errors in a number of arguments, if the contracts of all workers refuse it."""
     faults: dict[str, list[str]] = {}
     for worker in workers:
         parameters = _parameters(worker, workflow_type, kind, name)
@@ -78,28 +82,28 @@ def argument_errors(
 
 
 def declared_validators(worker: Worker, workflow_type: str) -> list[str] | None:
-    """The updates that a worker's code validates, or nothing when it does not tell."""
+    """The updates that a worker's code validates, or None if it does not declare them."""
     return _names(worker, workflow_type, "update_validators")
 
 
 def needs_validation(
-    live: list[Worker], place: Place, name: str, *, told_last: list[str], others: bool
+    live: list[Worker], place: Place, name: str, *, last_validators: list[str], others: bool
 ) -> bool | None:
-    """Whether a worker must approve an update before it is accepted; none when nobody tells.
+    """Whether a worker must approve an update before it is accepted; None if no worker declares it.
 
-    The live workers know best. Without one that tells, what the run's last worker told still
-    stands, and nobody is there to ask: then the update is refused, never let through unseen.
-    `others` are live workers of the type that cannot have this run.
+    Declarations of live workers count. Without any, those of the run's last worker do: an update
+    that it validated is refused, because no live worker can validate it now. `others` says whether
+    live workers of the type exist that cannot take this run.
     """
-    told = [(worker, declared_validators(worker, place.workflow_type)) for worker in live]
-    if any(names is not None for _, names in told):
-        declaring = [worker for worker, names in told if name in (names or ())]
+    declared = [(worker, declared_validators(worker, place.workflow_type)) for worker in live]
+    if any(names is not None for _, names in declared):
+        declaring = [worker for worker, names in declared if name in (names or ())]
         if declaring and not any(VALIDATION_TASKS in w.capabilities for w in declaring):
             raise UpdateValidationUnsupported(
                 f"no worker that validates update {name} takes validation tasks", retryable=False
             )
         return bool(declaring)
-    if name not in told_last:
+    if name not in last_validators:
         return None
     if live or others:
         raise UpdateValidatorIncompatible(
@@ -107,12 +111,12 @@ def needs_validation(
             retryable=True,
         )
     raise UpdateValidatorUnavailable(
-        f"no live worker of queue {place.queue} is there to validate update {name}", retryable=True
+        f"queue {place.queue} has no live worker to validate update {name}", retryable=True
     )
 
 
 STICKY_EXECUTION = "sticky_execution"
-"""The capability of a worker that keeps the histories of runs it worked on."""
+"""The capability of a worker that caches the histories of runs it worked on."""
 
 
 def keeps_histories(worker: Worker) -> bool:
@@ -142,21 +146,21 @@ def is_cooperative(worker: Worker) -> bool:
 
 
 def prepares_local_activities(worker: Worker) -> bool:
-    """Whether the worker asks before it runs local activities. It must know how to stop them."""
+    """Whether the worker asks before it runs local activities; it must support cancellation."""
     return PREPARED_LOCAL_ACTIVITIES in worker.capabilities and is_cooperative(worker)
 
 
 def _with_cooperative(worker: Worker, names: tuple[str, ...]) -> frozenset[str]:
-    known = names
+    tasks = names
     if is_cooperative(worker):
-        known += tuple(cooperative_name(name) for name in names)
+        tasks += tuple(cooperative_name(name) for name in names)
     if prepares_local_activities(worker):
-        known += tuple(prepared_name(name) for name in names)
-    return routing_names(known, worker.build_id)
+        tasks += tuple(prepared_name(name) for name in names)
+    return routing_names(tasks, worker.build_id)
 
 
 def takeable(worker: Worker, kind: str, *, progress: bool, validations: bool) -> frozenset[str]:
-    """The names of the tasks that a poll of a worker can be given."""
+    """The names of the tasks that a poll of a worker can receive."""
     if kind == "activity":
         return routing_names(tuple(worker.activity_types), worker.build_id)
     names = workflow_names(worker) if progress else frozenset()

@@ -1,4 +1,4 @@
-"""Who may answer a query, and what workers told beforehand about the queries that they know."""
+"""Queries: which workers can answer one, and the query contracts that workers declare."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,19 +19,19 @@ QUERY_TASKS = "query_tasks"
 
 
 class Target(Struct, frozen=True):
-    """The run that is asked, as far as it decides who may answer."""
+    """The queried run, as far as it determines which workers can answer."""
 
     namespace: str
     queue: str
     workflow_type: str
     name: str
-    """What its tasks are looked for under: the type, pinned to a build or free."""
+    """The routing name of its tasks: the type, and the build if it is pinned to one."""
 
 
 def find_answerers(
     workers: Iterable[Worker], target: Target, is_live: Callable[[Worker], bool]
 ) -> tuple[list[Worker], bool]:
-    """Live workers that may answer; and whether others know the type, but not this build."""
+    """The live workers that can answer; and whether others know the type in another build."""
     able: list[Worker] = []
     others = False
     for worker in workers:
@@ -49,16 +49,16 @@ def find_answerers(
 def require_answerers(
     workers: Iterable[Worker], target: Target, is_live: Callable[[Worker], bool]
 ) -> list[Worker]:
-    """Refuse at once what nobody could answer."""
+    """The live workers that can answer. Refuses a query that none can answer."""
     able, others = find_answerers(workers, target, is_live)
     if able:
         return able
     if others:
         raise QueryWorkerIncompatible(
-            f"no live worker of queue {target.queue} is of the build of {target.name}"
+            f"no live worker of queue {target.queue} has the build of {target.name}"
         )
     raise QueryWorkerUnavailable(
-        f"no live worker of queue {target.queue} answers queries to {target.workflow_type}"
+        f"no live worker of queue {target.queue} answers queries of {target.workflow_type}"
     )
 
 
@@ -75,14 +75,14 @@ class Contract(Struct, frozen=True):
 def require_known(
     answerers: Sequence[Worker], workflow_type: str, query_name: str
 ) -> Contract | None:
-    """What all who may answer say about a query: its contract, or nothing when they do not tell.
+    """The contract of a query, if all workers that can answer declare the same one.
 
-    A query is unknown only if everybody has told what they know and nobody named it.
+    A query is unknown only if all of them declare their queries and none declares this one.
     """
-    told = [worker.contracts.get(workflow_type) for worker in answerers]
-    contracts = [_find_contract(contract, query_name) for contract in told]
-    if all(_names_queries(contract) for contract in told) and not any(
-        query_name in contract["queries"] for contract in told if contract is not None
+    declared = [worker.contracts.get(workflow_type) for worker in answerers]
+    contracts = [_find_contract(contract, query_name) for contract in declared]
+    if all(_names_queries(contract) for contract in declared) and not any(
+        query_name in contract["queries"] for contract in declared if contract is not None
     ):
         raise UnknownQuery(
             f"workflow type {workflow_type} has no query {query_name}", query_name=query_name
@@ -135,7 +135,7 @@ def _names_queries(contract: Any) -> bool:
 
 
 def _find_contract(contract: Any, query_name: str) -> Contract | None:
-    """Workers tell contracts in their own words; what has another shape says nothing."""
+    """The declared contract of a query, if it has the expected shape."""
     entries = contract.get("query_contracts") if isinstance(contract, dict) else None
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("name") == query_name:

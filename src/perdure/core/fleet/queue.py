@@ -1,4 +1,4 @@
-"""How a queue stands: what waits on it, what is being done, and who is there to do more."""
+"""State of a task queue: ready and leased tasks, workers and their free slots."""
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
@@ -12,7 +12,7 @@ KINDS = {"workflow": "workflow", "activity": "activity", "session": "activity"}
 
 
 class AdmissionStatus(StrEnum):
-    """Whether more could be done, or what is short; the first that applies."""
+    """Whether a queue can lease more tasks, or what is missing; the first that applies."""
 
     THROTTLED = "throttled"
     NO_ACTIVE_WORKERS = "no_active_workers"
@@ -44,7 +44,7 @@ class Load(Struct):
 
 
 class QueueState(Struct, kw_only=True):
-    """One queue, counted."""
+    """The counts of one queue."""
 
     name: str
     workflow: Load
@@ -52,7 +52,7 @@ class QueueState(Struct, kw_only=True):
     draining_workers: int = 0
     stale_workers: int = 0
     is_capped: bool = False
-    """Whether there may be more than was counted."""
+    """Whether a count stopped at its limit, so that there may be more."""
 
     @property
     def backlog(self) -> int:
@@ -60,11 +60,11 @@ class QueueState(Struct, kw_only=True):
 
     @property
     def oldest_ready_at(self) -> int | None:
-        told = (self.workflow.oldest_ready_at, self.activity.oldest_ready_at)
-        return min((at for at in told if at is not None), default=None)
+        oldest = (self.workflow.oldest_ready_at, self.activity.oldest_ready_at)
+        return min((at for at in oldest if at is not None), default=None)
 
     def add_ready(self, kind: str, number: int, oldest_at: int | None) -> None:
-        """Take in what waits in one of the places where tasks wait."""
+        """Add the ready tasks of one kind."""
         load = self.of(KINDS[kind])
         load.ready += number
         seen = load.oldest_ready_at
@@ -76,11 +76,11 @@ class QueueState(Struct, kw_only=True):
 
 
 def with_workers(
-    name: str, crew: Iterable[Worker], draining: Collection[Cohort], now: int
+    name: str, workers: Iterable[Worker], draining: Collection[Cohort], now: int
 ) -> QueueState:
-    """A queue with those who are registered for it."""
+    """The state of a queue with its registered workers."""
     state = QueueState(name=name, workflow=Load(), activity=Load())
-    for worker in crew:
+    for worker in workers:
         status = worker.status(now, draining)
         if status is WorkerStatus.STALE:
             state.stale_workers += 1

@@ -1,8 +1,8 @@
-"""How many tasks may be leased from a queue: at once, and in one minute.
+"""Quotas: how many tasks may be leased from queues, at once and per minute.
 
-An operator says it for all queues or for some, by queue, by namespace and by named groups of
-queues. What was said for a queue becomes quotas, and a task is leased only if each of them has
-room. A ledger says what was used of a quota.
+Operators configure allowances for all queues or for some, by queue, by namespace and by named
+groups of queues. They become the quotas of a queue, and a task is leased only if every quota has
+room. A ledger records the use of a quota.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,14 +17,14 @@ MINUTE = 60 * SECOND
 WORKFLOW = "workflow"
 ACTIVITY = "activity"
 _KINDS: Mapping[str, str] = {WORKFLOW: WORKFLOW, ACTIVITY: ACTIVITY, "session": ACTIVITY}
-"""What each kind of queue counts as. Activities of sessions are activities."""
+"""The kind that each kind of queue counts as. Activities of sessions are activities."""
 
 Limit = int | UnsetType | None
-"""A number, None for no limit, or nothing said."""
+"""A number, None for no limit, or UNSET if not configured."""
 
 
 class Allowance(Struct, frozen=True, kw_only=True):
-    """What was said about some queues and one kind of tasks."""
+    """The configured limits of some queues, for one kind of tasks."""
 
     leases_per_queue: Limit = UNSET
     leases_per_namespace: Limit = UNSET
@@ -35,7 +35,7 @@ class Allowance(Struct, frozen=True, kw_only=True):
 
 
 class Scope(StrEnum):
-    """What a quota counts together."""
+    """The queues that a quota counts together."""
 
     QUEUE = "queue"
     NAMESPACE = "namespace"
@@ -43,7 +43,7 @@ class Scope(StrEnum):
 
 
 class Quota(Struct, frozen=True, kw_only=True):
-    """One bound, and what it counts. Queues with one key share a ledger."""
+    """One bound, and what it counts. Queues whose quotas have the same key share a ledger."""
 
     scope: Scope
     key: str
@@ -53,14 +53,14 @@ class Quota(Struct, frozen=True, kw_only=True):
 
 
 class Hold(NamedTuple):
-    """A task that was leased under a quota, and may still be."""
+    """A task that was leased under a quota and may still be leased."""
 
     run_id: str
     place: int
 
 
 class Ledger(Struct, frozen=True):
-    """What was used of a quota: how much in the latest minute, and what may still be leased."""
+    """The use of a quota: dispatches in the latest minute, and tasks that may still be leased."""
 
     minute: int = 0
     count: int = 0
@@ -68,7 +68,7 @@ class Ledger(Struct, frozen=True):
 
 
 class Allowances:
-    """All that an operator said, found by queue."""
+    """All configured allowances, looked up by queue."""
 
     def __init__(
         self,
@@ -81,26 +81,26 @@ class Allowances:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was said at all."""
+        """Whether no allowance is configured."""
         return not self._everywhere and not self._overrides
 
     def quotas(self, namespace: str, queue: str, kind: str) -> tuple[Quota, ...]:
-        """The quotas of a queue; mostly there are none."""
-        asked = (namespace, queue, kind)
-        known = self._quotas.get(asked)
-        if known is None:
+        """The quotas of a queue; usually none."""
+        key = (namespace, queue, kind)
+        quotas = self._quotas.get(key)
+        if quotas is None:
             if len(self._quotas) >= ALLOWANCES_REMEMBERED_MAX:
                 self._quotas.clear()
-            known = self._quotas[asked] = self._find(namespace, queue, kind)
-        return known
+            quotas = self._quotas[key] = self._find(namespace, queue, kind)
+        return quotas
 
     def _find(self, namespace: str, queue: str, kind: str) -> tuple[Quota, ...]:
         counted = _KINDS.get(kind)
         if counted is None:
             return ()
         patterns = (f"{namespace}:{queue}", f"{namespace}:*", queue, "*")
-        said = [self._overrides.get(pattern, {}).get(counted) for pattern in patterns]
-        merged = _merge([*said, self._everywhere.get(counted)])
+        allowances = [self._overrides.get(pattern, {}).get(counted) for pattern in patterns]
+        merged = _merge([*allowances, self._everywhere.get(counted)])
         quotas = [
             Quota(
                 scope=Scope.QUEUE,
@@ -129,10 +129,10 @@ class Allowances:
         return tuple(g for g in quotas if (g.leases_max, g.dispatches_max) != (None, None))
 
 
-def _merge(said: Iterable[Allowance | None]) -> Allowance:
-    """Member by member, the first word counts."""
+def _merge(allowances: Iterable[Allowance | None]) -> Allowance:
+    """For every member, the first configured value counts."""
     merged: dict[str, object] = {}
-    for allowance in said:
+    for allowance in allowances:
         if allowance is None:
             continue
         for name in Allowance.__struct_fields__:
@@ -147,7 +147,7 @@ def _number(limit: Limit) -> int | None:
 
 
 def minute_of(now: int) -> int:
-    """Budgets of a minute are those of the minute on the clock."""
+    """The number of the clock minute: quotas per minute count by it."""
     return now // MINUTE
 
 
@@ -156,12 +156,12 @@ def next_minute_at(now: int) -> int:
 
 
 def dispatched(ledger: Ledger, now: int) -> int:
-    """How many went through in this minute."""
+    """How many tasks were leased in this minute."""
     return ledger.count if ledger.minute == minute_of(now) else 0
 
 
 def room(quota: Quota, ledger: Ledger, now: int) -> int | None:
-    """How many more may go through now; None for any number."""
+    """How many more tasks may be leased now; None for any number."""
     bounds = []
     if quota.leases_max is not None:
         bounds.append(quota.leases_max - len(ledger.holds))
@@ -171,20 +171,20 @@ def room(quota: Quota, ledger: Ledger, now: int) -> int | None:
 
 
 def let_through(quota: Quota, ledger: Ledger, now: int, hold: Hold) -> Ledger:
-    """The ledger when one more went through. A task that comes again is held once."""
+    """The ledger after one more lease. A task that is leased again is listed once."""
     holds: tuple[Hold, ...] = ()
     if quota.leases_max is not None:
         holds = (*(other for other in ledger.holds if other != hold), hold)
     return Ledger(minute_of(now), dispatched(ledger, now) + 1, holds)
 
 
-def without_ended(ledger: Ledger, standing: Collection[Hold]) -> Ledger:
-    """The ledger with those holds alone that are still leased."""
-    return Ledger(ledger.minute, ledger.count, tuple(h for h in ledger.holds if h in standing))
+def without_ended(ledger: Ledger, leased: Collection[Hold]) -> Ledger:
+    """The ledger without holds that are no longer leased; `leased` still are."""
+    return Ledger(ledger.minute, ledger.count, tuple(h for h in ledger.holds if h in leased))
 
 
 def throttle_reason(quota: Quota, ledger: Ledger, now: int) -> str:
-    """Why nothing more goes through, in words."""
+    """Why no more tasks may be leased, as text."""
     if quota.leases_max is not None and len(ledger.holds) >= quota.leases_max:
-        return f"{quota.name} has {quota.leases_max} leases, as many as it may"
-    return f"{quota.name} has used up the {quota.dispatches_max} tasks of this minute"
+        return f"{quota.name} has {quota.leases_max} leases, its maximum"
+    return f"{quota.name} has leased its {quota.dispatches_max} tasks of this minute"

@@ -1,7 +1,7 @@
-"""Rollouts: what operators want of the builds of one queue.
+"""Rollouts: the drained builds and the promoted build of one queue, as set by operators.
 
-A build that is drained gets nothing new, and keeps what it has. The build that was promoted gets
-the new starts of the queue that name none. Both are wishes: they hold while nobody is there, too.
+A drained build gets no new tasks and finishes those it has. The promoted build gets new starts that
+name no build. Both settings hold whether or not the build has workers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,14 +24,14 @@ from perdure.core.rejection import (
 
 
 class DrainIntent(StrEnum):
-    """Whether a build shall get new tasks."""
+    """Whether a build gets new tasks."""
 
     ACTIVE = "active"
     DRAINING = "draining"
 
 
 class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is wanted of one build; those without one are a build too, called None."""
+    """The settings of one build; workers without a build form the build None."""
 
     build_id: str | None = None
     drained_at: int | None = None
@@ -43,7 +43,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_selected(self) -> bool:
-        """Whether new starts go to this build. While it drains they go to whoever is there."""
+        """Whether new starts are pinned to this build. While it drains, any worker takes them."""
         return self.promoted_at is not None and self.drained_at is None
 
     @property
@@ -52,7 +52,7 @@ class Intent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Rollout(Struct, frozen=True):
-    """All that is wanted of the builds of a queue. One of which nothing is wanted is not in it."""
+    """The settings of all builds of a queue, without builds that have none."""
 
     intents: tuple[Intent, ...] = ()
 
@@ -71,11 +71,11 @@ class Rollout(Struct, frozen=True):
         return None
 
 
-NOTHING_WANTED = Rollout()
+EMPTY_ROLLOUT = Rollout()
 
 
 def intent_of(rollout: Rollout, build_id: str | None) -> Intent:
-    """What is wanted of a build, if only that it goes on."""
+    """The settings of a build; the defaults if it has none."""
     for intent in rollout.intents:
         if intent.build_id == build_id:
             return intent
@@ -83,27 +83,27 @@ def intent_of(rollout: Rollout, build_id: str | None) -> Intent:
 
 
 def drain(rollout: Rollout, build_id: str | None, now: int) -> Rollout:
-    """The build shall get nothing new. One that drains already has done so since it began."""
-    known = intent_of(rollout, build_id)
-    if known.is_draining:
+    """Drain a build. One that drains already keeps its `drained_at`."""
+    current = intent_of(rollout, build_id)
+    if current.is_draining:
         return rollout
-    wanted = Intent(build_id=build_id, drained_at=now, promoted_at=known.promoted_at)
-    return _with(rollout, wanted)
+    intent = Intent(build_id=build_id, drained_at=now, promoted_at=current.promoted_at)
+    return _with(rollout, intent)
 
 
 def resume(rollout: Rollout, build_id: str | None) -> Rollout:
-    """The build goes on."""
-    known = intent_of(rollout, build_id)
-    if not known.is_draining:
+    """End the drain of a build."""
+    current = intent_of(rollout, build_id)
+    if not current.is_draining:
         return rollout
-    return _with(rollout, Intent(build_id=build_id, promoted_at=known.promoted_at))
+    return _with(rollout, Intent(build_id=build_id, promoted_at=current.promoted_at))
 
 
-def promote(rollout: Rollout, cohort: Cohort, now: int, *, crew: Sequence[Worker]) -> Rollout:
-    """New starts shall go to a build, and to no other. `crew` are the workers of its queue."""
+def promote(rollout: Rollout, cohort: Cohort, now: int, *, workers: Sequence[Worker]) -> Rollout:
+    """Pin new starts to a build, and to no other. `workers` are those of its queue."""
     if intent_of(rollout, cohort.build_id).is_selected:
         return rollout
-    _require_promotable(rollout, cohort, now, crew)
+    _require_promotable(rollout, cohort, now, workers)
     others = (
         Intent(build_id=intent.build_id, drained_at=intent.drained_at) for intent in rollout.intents
     )
@@ -111,60 +111,63 @@ def promote(rollout: Rollout, cohort: Cohort, now: int, *, crew: Sequence[Worker
     return _with(Rollout(kept), Intent(build_id=cohort.build_id, promoted_at=now))
 
 
-def _with(rollout: Rollout, wanted: Intent) -> Rollout:
-    kept = tuple(intent for intent in rollout.intents if intent.build_id != wanted.build_id)
-    if not wanted.is_draining and wanted.promoted_at is None:
+def _with(rollout: Rollout, intent: Intent) -> Rollout:
+    kept = tuple(other for other in rollout.intents if other.build_id != intent.build_id)
+    if not intent.is_draining and intent.promoted_at is None:
         return Rollout(kept)
     if len(kept) >= ROLLOUT_BUILDS_MAX:
         raise StructuralLimitExceeded(
-            f"{ROLLOUT_BUILDS_MAX} builds of the queue are drained; resume those that are gone",
+            f"{ROLLOUT_BUILDS_MAX} builds of the queue are drained; resume those you no longer use",
             limit_kind="rollout_build_count",
             configured_limit=ROLLOUT_BUILDS_MAX,
         )
-    return Rollout((*kept, wanted))
+    return Rollout((*kept, intent))
 
 
 # Promoting ----------------------------------------------------------------------------------------
 
 
-def _require_promotable(rollout: Rollout, cohort: Cohort, now: int, crew: Sequence[Worker]) -> None:
-    """Refuse to send new starts to a build that nobody would take them for; says all that is wrong.
+def _require_promotable(
+    rollout: Rollout, cohort: Cohort, now: int, workers: Sequence[Worker]
+) -> None:
+    """Refuse to promote a build that cannot run new starts; the refusal lists every obstacle.
 
-    What is pinned to no build anybody takes, so for that nobody in particular has to be there.
+    The unversioned build can be promoted without workers: any worker takes starts that are pinned
+    to no build.
     """
     queue, build_id = cohort.queue, cohort.build_id
     intent = intent_of(rollout, build_id)
-    known = [worker for worker in crew if worker.build_id == build_id]
+    own = [worker for worker in workers if worker.build_id == build_id]
     what = "the unversioned build" if build_id is None else f"build {build_id}"
-    found: list[_Blockage] = []
-    if not known and intent not in rollout.intents:
-        text = f"queue {queue} knows nothing of {what}"
-        found.append(_Blockage(UnknownDeployment, text, "register a worker of the build"))
+    found: list[_Obstacle] = []
+    if not own and intent not in rollout.intents:
+        text = f"queue {queue} has no record of {what}"
+        found.append(_Obstacle(UnknownDeployment, text, "register a worker of the build"))
     if intent.is_draining:
         text = f"{what} of queue {queue} drains"
-        found.append(_Blockage(FleetIsDraining, text, "resume the build first"))
-    if build_id is not None and not any(worker.is_active(now) for worker in known):
-        remedy = "start a worker of the build, and wait until it is heard of"
-        if any(worker.is_active(now) for worker in crew):
-            text = f"no live worker of queue {queue} is of {what}"
-            found.append(_Blockage(MissingWorkerHeartbeat, text, remedy))
+        found.append(_Obstacle(FleetIsDraining, text, "resume the build first"))
+    if build_id is not None and not any(worker.is_active(now) for worker in own):
+        remedy = "start a worker of the build, and wait for its first heartbeat"
+        if any(worker.is_active(now) for worker in workers):
+            text = f"no live worker of queue {queue} has {what}"
+            found.append(_Obstacle(MissingWorkerHeartbeat, text, remedy))
         else:
             text = f"queue {queue} has no live worker"
-            found.append(_Blockage(NoCompatibleWorkers, text, remedy))
+            found.append(_Obstacle(NoCompatibleWorkers, text, remedy))
     if found:
         raise _blocked(cohort, found)
 
 
-class _Blockage(NamedTuple):
-    """One thing that speaks against a build."""
+class _Obstacle(NamedTuple):
+    """One obstacle to promoting a build."""
 
     kind: type[Rejection]
     message: str
     expected_resolution: str
 
 
-def _blocked(cohort: Cohort, found: list[_Blockage]) -> Rejection:
-    """All of it, under the name of the first."""
+def _blocked(cohort: Cohort, found: list[_Obstacle]) -> Rejection:
+    """A rejection that lists all obstacles, with the reason of the first."""
     first = found[0]
     reason = first.kind.reason
     named = {
@@ -194,26 +197,26 @@ def _blocked(cohort: Cohort, found: list[_Blockage]) -> Rejection:
 # Starting -----------------------------------------------------------------------------------------
 
 
-def require_open(rollout: Rollout, queue: str, crew: Iterable[Worker], now: int) -> None:
-    """Refuse what is to begin on a queue of which a build drains, and where nobody else is."""
+def require_open(rollout: Rollout, queue: str, workers: Iterable[Worker], now: int) -> None:
+    """Refuse a start on a queue with a drained build and no active worker of another one."""
     draining = rollout.draining
     if not draining:
         return
-    leaving = silent = 0
-    for worker in crew:
+    draining_count = stale_count = 0
+    for worker in workers:
         if worker.is_stale(now):
-            silent += 1
+            stale_count += 1
         elif worker.build_id not in draining:
             return
         else:
-            leaving += 1
+            draining_count += 1
     raise TaskQueueDraining(
-        f"queue {queue} is drained, and no active worker is there",
+        f"queue {queue} is drained, and no other build has an active worker",
         task_queue=queue,
         routing_status="draining",
         active_worker_count=0,
-        draining_worker_count=leaving,
-        stale_worker_count=silent,
+        draining_worker_count=draining_count,
+        stale_worker_count=stale_count,
         draining_build_ids=draining,
         drain_intent=DrainIntent.DRAINING,
         outcome="rejected_task_queue_draining",
@@ -223,11 +226,11 @@ def require_open(rollout: Rollout, queue: str, crew: Iterable[Worker], now: int)
     )
 
 
-# Looking ------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------
 
 
 class RolloutStatus(StrEnum):
-    """How the workers of a build stand. Those that can be counted on come first."""
+    """The state of the workers of a build, the most available first."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -238,8 +241,8 @@ class RolloutStatus(StrEnum):
 _ORDER = {status: place for place, status in enumerate(RolloutStatus)}
 
 
-class Standing(Struct, kw_only=True):
-    """The workers of one build of a queue, counted."""
+class BuildWorkers(Struct, kw_only=True):
+    """The counts of the workers of one build of a queue."""
 
     intent: Intent
     live: int = 0
@@ -259,36 +262,36 @@ class Standing(Struct, kw_only=True):
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Where it comes in a list."""
+        """Its sort key in lists."""
         build_id = self.intent.build_id
         lately = -(self.last_heartbeat_at or 0)
         return (_ORDER[self.status], build_id is None, lately, build_id or "")
 
 
-def standings(rollout: Rollout, crew: Iterable[Worker], now: int) -> list[Standing]:
-    """Every build that has workers, or of which something is wanted."""
-    found = {intent.build_id: Standing(intent=intent) for intent in rollout.intents}
-    for worker in crew:
+def build_workers(rollout: Rollout, workers: Iterable[Worker], now: int) -> list[BuildWorkers]:
+    """Every build that has workers, or settings."""
+    found = {intent.build_id: BuildWorkers(intent=intent) for intent in rollout.intents}
+    for worker in workers:
         build_id = worker.build_id
-        standing = found.get(build_id)
-        if standing is None:
-            standing = found[build_id] = Standing(intent=Intent(build_id=build_id))
-        _count(standing, worker, now)
-    return sorted(found.values(), key=lambda standing: standing.place)
+        counted = found.get(build_id)
+        if counted is None:
+            counted = found[build_id] = BuildWorkers(intent=Intent(build_id=build_id))
+        _count(counted, worker, now)
+    return sorted(found.values(), key=lambda counted: counted.place)
 
 
-def _count(standing: Standing, worker: Worker, now: int) -> None:
+def _count(counted: BuildWorkers, worker: Worker, now: int) -> None:
     if worker.is_stale(now):
-        standing.stale += 1
+        counted.stale += 1
     else:
-        standing.live += 1
-    standing.runtimes.add(worker.runtime)
+        counted.live += 1
+    counted.runtimes.add(worker.runtime)
     if worker.sdk_version is not None:
-        standing.sdk_versions.add(worker.sdk_version)
-    standing.last_heartbeat_at = max(standing.last_heartbeat_at or 0, worker.heartbeat_at)
-    seen = standing.first_seen_at
-    standing.first_seen_at = (
+        counted.sdk_versions.add(worker.sdk_version)
+    counted.last_heartbeat_at = max(counted.last_heartbeat_at or 0, worker.heartbeat_at)
+    seen = counted.first_seen_at
+    counted.first_seen_at = (
         worker.registered_at if seen is None else min(seen, worker.registered_at)
     )
     for workflow_type, fingerprint in worker.fingerprints.items():
-        standing.fingerprints.setdefault(workflow_type, set()).add(fingerprint)
+        counted.fingerprints.setdefault(workflow_type, set()).add(fingerprint)

@@ -1,15 +1,15 @@
-"""Which workers may have a task: those that know its type, and its build if it has one."""
+"""Routing names: a task goes to workers that can take its name, made of type and build."""
 
 from functools import lru_cache
 
 
 def routing_name(name: str, build_id: str | None) -> str:
-    """What a task is looked for under: its type, pinned to a build or free."""
+    """The routing name of a task: its type, and its build if it is pinned to one."""
     return name if build_id is None else f"{name}@{build_id}"
 
 
 def pass_name(workflow: str, pin: str) -> str:
-    """What a pass of a push run is looked for under: its workflow, for any runner or for one."""
+    """The routing name of a pass: its workflow, and its runner if it is pinned to one."""
     return f"{pin}\x1f{workflow}"
 
 
@@ -20,7 +20,7 @@ def split_pass_name(name: str) -> tuple[str, str]:
 
 
 def validation_name(workflow_type: str, update_name: str) -> str:
-    """What the validation of an update is looked for under; no worker calls a type like this."""
+    """The routing name of the validation of an update; no workflow type has such a name."""
     return f"{workflow_type}\x1f{update_name}"
 
 
@@ -28,7 +28,7 @@ _OF_SESSION = "\x1e"
 
 
 def session_name(name: str, session_id: str) -> str:
-    """What an activity of a worker session is looked for under."""
+    """The routing name of an activity of a worker session."""
     return f"{name}{_OF_SESSION}{session_id}"
 
 
@@ -37,28 +37,28 @@ def session_of_name(name: str) -> str:
 
 
 def plain_of_name(name: str) -> str:
-    """The name under which the activity would be looked for without its session."""
+    """The routing name that the activity would have without its session."""
     return name.partition(_OF_SESSION)[0]
 
 
 def cooperative_name(name: str) -> str:
-    """What a task of a run that is asked to cancel itself is looked for under.
+    """The routing name of a task of a run with a cooperative cancellation request.
 
-    Only workers that know of such requests may have it: others would go on as if nobody had asked.
+    Only workers that support such requests may take it: others would ignore the request.
     """
     return f"{name}\x1d"
 
 
 def prepared_name(name: str) -> str:
-    """What a task of a run with open local activities is looked for under.
+    """The routing name of a task of a run with open local activities.
 
-    Only workers that ask before they run such activities may have it: others would run them again.
+    Only workers that ask before they run such activities may take it: others would run them again.
     """
     return f"{name}\x1c"
 
 
 @lru_cache(maxsize=64)
 def routing_names(names: tuple[str, ...], build_id: str | None) -> frozenset[str]:
-    """What a worker can take: free tasks of its types, and those of its own build."""
+    """The routing names that a worker can take: its types unpinned, and pinned to its build."""
     free = frozenset(names)
     return free if build_id is None else free | {routing_name(name, build_id) for name in free}

@@ -1,8 +1,8 @@
-"""Worker sessions: several activities that one worker shall do, one owner at a time.
+"""Worker sessions: groups of activities that run on one worker, the owner of the session.
 
-A session begins when its first activity is given to a capable worker, or when a worker asks for
-it. Its lease is renewed by its owner; a session whose owner is gone may be taken over, if it
-says so; one that was closed, or that outlived its time to live, is over for good.
+A session begins when its first activity is leased to a capable worker, or when a worker requests
+it. The owner renews its lease. Another worker may take over a session whose owner is gone, if its
+terms allow that; a session that was closed or reached its time to live has ended for good.
 """
 
 from enum import StrEnum
@@ -29,7 +29,7 @@ TTL_SECONDS = 1800
 
 
 class SessionTerms(Struct, frozen=True, kw_only=True):
-    """What a workflow or a worker asks of a session."""
+    """The properties of a session, as requested by a workflow or a worker."""
 
     session_id: str
     queue: str | None = None
@@ -51,7 +51,7 @@ class SessionStatus(StrEnum):
 
 
 class Seat(Struct, frozen=True, array_like=True):
-    """An attempt that was given to the owner as part of the session."""
+    """An attempt that is leased to the owner as part of the session."""
 
     run_id: str
     sequence: int
@@ -59,7 +59,7 @@ class Seat(Struct, frozen=True, array_like=True):
 
 
 class Session(Struct, kw_only=True):
-    """One session, as it is kept."""
+    """One session, as it is stored."""
 
     terms: SessionTerms
     queue: str
@@ -81,12 +81,12 @@ class Session(Struct, kw_only=True):
 
     @property
     def is_over(self) -> bool:
-        """Closed, or older than it may become: nobody takes it over."""
+        """Closed, or past its time to live: no worker can take it over."""
         return self.status is SessionStatus.CLOSED or self.failure_reason == "ttl_expired"
 
 
 class Outcome(StrEnum):
-    """What became of a worker's wish for a session."""
+    """The result of a worker's request for a session."""
 
     CREATED = "created"
     REUSED = "reused"
@@ -94,14 +94,14 @@ class Outcome(StrEnum):
 
 
 class Claimant(NamedTuple):
-    """A worker that would own a session, and how many it owns already."""
+    """A worker that requests a session, and how many it owns already."""
 
     worker: Worker
     held: int
 
 
 def refresh(session: Session, now: int, *, holder: Worker | None) -> Session:
-    """The session as it is by now: time and the silence of its owner end it."""
+    """The session at the current time: it ends by its deadlines or by a stale owner."""
     if session.is_over:
         return session
     if now >= session.ttl_expires_at:
@@ -124,7 +124,7 @@ def admit(
     queue: str,
     for_activity: bool,
 ) -> tuple[Session, Outcome]:
-    """Let a worker have the session, or say why not. `session` is as it is by now."""
+    """Give a worker the session, or refuse with the reason. `session` is already refreshed."""
     worker = claimant.worker
     needed = terms.requirements if session is None else session.terms.requirements
     missing = [
@@ -143,7 +143,7 @@ def admit(
         _require_room(claimant)
         return _begun(terms, worker, now, queue=queue), Outcome.CREATED
     if session.is_over:
-        raise SessionClosed(f"session {terms.session_id} is over: {_ending(session)}")
+        raise SessionClosed(f"session {terms.session_id} has ended: {_ending(session)}")
     if session.is_active:
         if session.owner != worker.worker_id:
             raise SessionOwnedByAnotherWorker(
@@ -154,7 +154,7 @@ def admit(
         return renew(session, now), Outcome.REUSED
     if not (session.terms.allow_reacquire_after_failure and terms.allow_reacquire_after_failure):
         raise SessionReacquireDisallowed(
-            f"session {terms.session_id} failed ({session.failure_reason}) and is not taken over"
+            f"session {terms.session_id} failed ({session.failure_reason}), and takeover is off"
         )
     _require_room(claimant)
     taken = structs.replace(
@@ -177,7 +177,7 @@ def require_seat(session: Session) -> None:
 
 
 def require_owned(session: Session, worker_id: str) -> None:
-    """Refuse whoever is not the owner of a live session."""
+    """Refuse a worker that does not own the session, or if the session is not active."""
     if not session.is_active:
         raise SessionNotActive(
             f"session {session.terms.session_id} is {session.status}: {_ending(session)}"
@@ -215,7 +215,7 @@ def close(session: Session, now: int, reason: str | None) -> Session:
 
 
 def due_at(session: Session, *, holder: Worker | None) -> int:
-    """When somebody must look at the session again."""
+    """When the session must be checked again."""
     if session.is_over:
         return session.updated_at + WORKER_SESSION_KEPT
     if not session.is_active:
@@ -227,7 +227,7 @@ def due_at(session: Session, *, holder: Worker | None) -> int:
 
 
 def is_forgettable(session: Session, now: int) -> bool:
-    """Whether nobody needs to be told any more that this session is over."""
+    """Whether the record of an ended session may be removed."""
     return session.is_over and now >= session.updated_at + WORKER_SESSION_KEPT
 
 

@@ -1,4 +1,4 @@
-"""A registered worker, and what follows from its registration."""
+"""Workers: their registrations, heartbeats and polls."""
 
 from collections.abc import Collection
 from enum import StrEnum
@@ -17,14 +17,14 @@ from perdure.core.rejection import (
 
 
 class Cadence(NamedTuple):
-    """How often workers shall be heard of, and after which silence they are not counted on."""
+    """How often workers send heartbeats, and after which time without one they are stale."""
 
     heartbeat_interval_seconds: int = limits.WORKER_HEARTBEAT_INTERVAL_SECONDS
     stale_after: int = limits.WORKER_STALE_AFTER
 
 
 class Cohort(NamedTuple):
-    """The workers of one build on one queue; those without a build are one, too."""
+    """The workers of one build on one queue; those without a build form one, too."""
 
     namespace: str
     queue: str
@@ -32,7 +32,7 @@ class Cohort(NamedTuple):
 
 
 class WorkerStatus(StrEnum):
-    """What can be expected of a worker."""
+    """Whether a worker takes tasks."""
 
     ACTIVE = "active"
     DRAINING = "draining"
@@ -63,10 +63,10 @@ class Worker(Struct):
     task_slots: dict[str, Any] = field(default_factory=dict)
     process_metrics: dict[str, Any] = field(default_factory=dict)
     heartbeat_interval_seconds: int | None = None
-    # Set when the worker said goodbye; kept for a while as the receipt of that.
+    # Set on deregistration; the record remains for a while as its receipt.
     deregistered_at: int | None = None
     recovered_workflow_tasks: int = 0
-    # As the server was set when the worker registered.
+    # The server's setting at registration.
     stale_after: int = limits.WORKER_STALE_AFTER
 
     @property
@@ -74,7 +74,7 @@ class Worker(Struct):
         return frame_for_sdk(self.sdk_version)
 
     def is_active(self, now: int) -> bool:
-        """Registered, and heard of lately."""
+        """Registered, with a recent heartbeat."""
         return self.deregistered_at is None and not self.is_stale(now)
 
     def is_stale(self, now: int) -> bool:
@@ -85,13 +85,13 @@ class Worker(Struct):
         return Cohort(self.namespace, self.queue, self.build_id)
 
     def status(self, now: int, draining: Collection[Cohort]) -> WorkerStatus:
-        """Of one that has not said goodbye."""
+        """The status of a worker that is still registered."""
         if self.is_stale(now):
             return WorkerStatus.STALE
         return WorkerStatus.DRAINING if self.cohort in draining else WorkerStatus.ACTIVE
 
     def process_identity(self) -> tuple[Any, ...] | None:
-        """Host, process id and start time, when the worker told all three."""
+        """Host, process id and start time, if the worker reported all three."""
         names = ("host", "process_id", "process_started_at")
         values = tuple(self.process_metrics.get(name) for name in names)
         return None if None in values else values
@@ -102,7 +102,7 @@ def require_same_definitions(
 ) -> dict[str, str]:
     """The fingerprints after a re-registration. A live worker may not change a definition.
 
-    Those of types that it still has are kept, and all of them if it does not tell its types.
+    Those of types that it still has are kept; all of them if it does not declare its types.
     """
     if not known.is_active(now):
         return offered.fingerprints
@@ -121,7 +121,7 @@ def require_same_definitions(
 
 
 def require_poll_allowed(worker: Worker, *, queue: str, build_id: str | None) -> None:
-    """A worker polls the queue and build that it registered for."""
+    """Refuse a poll for another queue or build than the worker registered for."""
     if worker.queue != queue:
         raise TaskQueueMismatch(
             f"worker {worker.worker_id} is registered for queue {worker.queue}",
@@ -137,7 +137,7 @@ def require_poll_allowed(worker: Worker, *, queue: str, build_id: str | None) ->
 
 
 def require_taking(worker: Worker, draining: Collection[Cohort]) -> None:
-    """A worker whose build drains gets nothing new. What it has, it may finish."""
+    """Refuse a poll of a worker whose build drains. It may finish the tasks it has."""
     if worker.cohort in draining:
         raise WorkerDraining(
             f"build {worker.build_id or '(none)'} of queue {worker.queue} drains",

@@ -1,4 +1,4 @@
-"""Whether somebody is there for a task that nobody has taken, and if not, what is missing."""
+"""Whether a registered worker can take a ready task, and if none can, what is missing."""
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
@@ -9,39 +9,39 @@ from perdure.core.fleet.worker import Cohort, Worker
 
 
 class AwaitedTask(NamedTuple):
-    """A ready task, and what a worker must know to have it."""
+    """A ready task, and what a worker needs to take it."""
 
     kind: str
     namespace: str
     queue: str
     type_name: str
     name: str
-    """What it is looked for under: the type, and whatever else it needs."""
+    """Its routing name: the type, and whatever else it requires."""
     build_id: str | None
 
 
 class WorkerAvailability(StrEnum):
-    """Who is there for a task: the best that can be said."""
+    """The availability of workers for a task: that of the most suitable one."""
 
     NOBODY = "nobody"
     """No worker of the queue is registered for the type."""
     SILENT = "silent"
-    """None of those that are was heard of lately."""
+    """None of the registered ones has a recent heartbeat."""
     OTHER_BUILD = "other_build"
-    """None of these is of the build that the task is pinned to."""
+    """None of the live ones has the build that the task is pinned to."""
     UNABLE = "unable"
-    """None of these has the capabilities that the task needs."""
+    """None of those has the capabilities that the task needs."""
     DRAINING = "draining"
-    """All of these drain."""
+    """All suitable workers drain."""
     THROTTLED = "throttled"
-    """Somebody is there, and as much is leased from the queue as may be."""
+    """A worker could take the task, but a quota of the queue is used up."""
     PRESENT = "present"
 
 
-def staffing_of(
+def availability_of(
     workers: Iterable[Worker], task: AwaitedTask, draining: Collection[Cohort], now: int
 ) -> WorkerAvailability:
-    """Who of some workers is there for a task."""
+    """The availability of some workers for a task."""
     found = WorkerAvailability.NOBODY
     for worker in workers:
         if (worker.namespace, worker.queue) != (task.namespace, task.queue):
@@ -57,7 +57,7 @@ _RANK = {availability: rank for rank, availability in enumerate(WorkerAvailabili
 def _fitness(
     worker: Worker, task: AwaitedTask, draining: Collection[Cohort], now: int
 ) -> WorkerAvailability:
-    """How near one worker is to taking the task."""
+    """The availability of one worker for a task."""
     types = worker.activity_types if task.kind == "activity" else worker.workflow_types
     if task.type_name not in types:
         return WorkerAvailability.NOBODY

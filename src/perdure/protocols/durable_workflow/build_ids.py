@@ -4,7 +4,7 @@ from typing import Any
 
 from perdure.clock import Clock
 from perdure.core import instant, limits
-from perdure.core.fleet.rollout import NOTHING_WANTED, Intent, Standing, standings
+from perdure.core.fleet.rollout import EMPTY_ROLLOUT, BuildWorkers, Intent, build_workers
 from perdure.core.fleet.worker import Cadence, Cohort
 from perdure.core.rejection import InvalidRequest
 from perdure.engine.beat import Engine
@@ -46,7 +46,7 @@ class BuildIds:
             if (worker.namespace, worker.queue) == (namespace, queue)
             and worker.deregistered_at is None
         ]
-        found = standings(rollout or NOTHING_WANTED, workers, self._clock.now())
+        found = build_workers(rollout or EMPTY_ROLLOUT, workers, self._clock.now())
         most = limits.BUILD_IDS_LISTED_MAX
         answer = {
             "namespace": namespace,
@@ -99,7 +99,7 @@ def _intent_view(intent: Intent) -> dict[str, Any]:
     }
 
 
-def _standing_view(standing: Standing) -> dict[str, Any]:
+def _standing_view(standing: BuildWorkers) -> dict[str, Any]:
     intent, fingerprints = standing.intent, standing.fingerprints
     return {
         "build_id": intent.build_id,
