@@ -108,9 +108,7 @@ def test_what_was_dispatched_counts_until_the_minute_is_over() -> None:
         ledger = let_through(quota, ledger, NOW, hold)
     assert ledger.holds == (), "where leases are not counted, nobody remembers them"
     assert room(quota, ledger, NOW) == 0
-    assert (
-        throttle_reason(quota, ledger, NOW) == "group bank has leased its 2 tasks of this minute"
-    )
+    assert throttle_reason(quota, ledger, NOW) == "group bank has leased its 2 tasks of this minute"
     assert room(quota, ledger, 8 * MINUTE - 1) == 0
     assert room(quota, ledger, 8 * MINUTE) == 2
     assert let_through(quota, ledger, 8 * MINUTE, C).count == 1

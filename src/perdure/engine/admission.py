@@ -18,8 +18,8 @@ from perdure.core.intake.flow_state import (
     Buffer,
     Gate,
     Policy,
+    SingletonHolder,
     State,
-    StickyWorker,
     buffer_gates,
     due_at,
     gates_of,
@@ -106,7 +106,7 @@ async def gather(store: Store, world: World, home: Home, data: object) -> Gather
     for gate in gates:
         if gate.policy == "singleton":
             held = await _peek(store, world, home.key(gate))
-            if isinstance(held, StickyWorker):
+            if isinstance(held, SingletonHolder):
                 run_ids.append(held.run_id)
     return Gathered(tuple(home.key(gate) for gate in gates), tuple(run_ids))
 
@@ -152,7 +152,7 @@ class FlowDue(Operation):
         held = [await _peek(store, world, self._home.key(gate)) for gate in gates]
         self._gathered = Gathered(
             tuple(self._home.key(gate) for gate in gates),
-            tuple(one.run_id for one in held if isinstance(one, StickyWorker)),
+            tuple(one.run_id for one in held if isinstance(one, SingletonHolder)),
         )
         return self._gathered.run_ids
 

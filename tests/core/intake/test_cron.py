@@ -82,8 +82,8 @@ def test_the_next_tick(source: str, first: str) -> None:
         ("@every 5", "needs a duration"),
         ("@every -5s", "needs a duration"),
         ("@every 5s5", "needs a duration"),
-        ("@every 999ms", "every second at most"),
-        ("@every 99999d", "once a year at least"),
+        ("@every 999ms", "at most once a second"),
+        ("@every 99999d", "at least once a year"),
         ("* " * 200, "at most 255 characters"),
     ],
 )

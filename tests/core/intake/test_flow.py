@@ -31,8 +31,8 @@ from perdure.core.intake.flow import Admission, admit
 from perdure.core.intake.flow_state import (
     Arrival,
     Gate,
+    SingletonHolder,
     Slots,
-    StickyWorker,
     decode_state,
     due_at,
     encode_state,
@@ -139,9 +139,9 @@ def test_a_singleton_that_cancels_makes_room_and_late_ends_change_nothing() -> N
     assert second.start is not None
     assert (first.start.cancels, second.start.cancels) == (None, "run-1")
     gate = Gate("singleton", "")
-    assert query_broker.states[gate] == StickyWorker("run-2")
+    assert query_broker.states[gate] == SingletonHolder("run-2")
     query_broker.end("run-1")
-    assert query_broker.states[gate] == StickyWorker("run-2")
+    assert query_broker.states[gate] == SingletonHolder("run-2")
     query_broker.end("run-2")
     assert gate not in query_broker.states
 
@@ -211,7 +211,7 @@ def test_a_buffer_meets_the_singleton_when_it_is_flushed() -> None:
     query_broker.pass_ms(1_000)
     query_broker.send({"who": "c"})
     assert (len(query_broker.started), query_broker.shed) == (2, 0)
-    query_broker.states[Gate("singleton", '"c"')] = StickyWorker("another")
+    query_broker.states[Gate("singleton", '"c"')] = SingletonHolder("another")
     query_broker.pass_ms(1_000)
     assert (len(query_broker.started), query_broker.shed) == (2, 1)
 
@@ -220,7 +220,7 @@ def test_the_batch_that_a_singleton_skips_is_reported_so() -> None:
     flow = Flow(batch=Batch(max_size=2, timeout_ms=1_000), singleton=Singleton(key="who"))
     query_broker = Desk(flow)
     query_broker.send({"who": "a"})
-    query_broker.states[Gate("singleton", '"a"')] = StickyWorker("another")
+    query_broker.states[Gate("singleton", '"a"')] = SingletonHolder("another")
     last = query_broker.send({"who": "b"})
     assert (last.outcome, last.run_id, last.shed) == ("skipped", None, 2)
     assert Gate("batch", "") not in query_broker.states

@@ -1,1 +1,1 @@
-"""What comes in: registered workflows, triggers, schedules, flow control, webhooks."""
+"""Intake: registered workflows, triggers, conditions, schedules, flow control, signatures."""

@@ -1,9 +1,9 @@
-"""How many passes of a workflow run at once, and whose turn is next.
+"""Concurrency limits: how many runs of a workflow execute passes at once, and in which order.
 
-A slot is taken when a run wants a pass, kept for passes that follow at once, and given back when
-the run parks or ends; one that sleeps or waits for something has none. The state counts, the runs
-know that they are counted. Runs that find no room wait in records of their own, whose names sort in
-the order of their turn.
+A run acquires a slot before a pass, keeps it for passes that follow at once, and releases it when
+it parks or ends; a sleeping or waiting run holds none. The state counts slots, and every run stores
+whether it holds one. Runs that find no slot wait in records of their own, whose keys sort in the
+order in which they are admitted.
 """
 
 from perdure.core.intake.definition import Flow
@@ -11,14 +11,14 @@ from perdure.core.intake.flow_state import Gate, Slots, State, scope_of
 
 
 def concurrency_gate(flow: Flow, data: object) -> Gate | None:
-    """Where a run with this decoded data counts its passes, if anywhere."""
+    """The gate of a run with this decoded data, if its workflow limits concurrency."""
     if flow.concurrency is None:
         return None
     return Gate("concurrency", scope_of(flow.concurrency.key, data))
 
 
 def turn_key(slot: str, since: int, run_id: str) -> str:
-    """The name of a waiting run; names of one slot record sort in the order of their turn."""
+    """The record key of a waiting run; keys of one slot sort in the order of admission."""
     return f"{turn_prefix(slot)}{since:020d}/{run_id}"
 
 
@@ -27,9 +27,9 @@ def turn_prefix(slot: str) -> str:
 
 
 def enter(state: State | None, limit: int, *, waited: bool) -> Slots | None:
-    """Take a slot for a pass; none: there is no room, or others are before it.
+    """Acquire a slot for a pass; None if none is free, or if other runs wait for one.
 
-    `waited` is for the first of those that wait, whose record is then removed.
+    `waited` admits the first waiting run, whose record the caller then removes.
     """
     slots = state if isinstance(state, Slots) else Slots()
     if slots.in_use >= limit or (slots.waiting > 0 and not waited):
@@ -38,27 +38,27 @@ def enter(state: State | None, limit: int, *, waited: bool) -> Slots | None:
 
 
 def leave(state: State | None) -> Slots | None:
-    """Give a slot back; none when nothing is left to remember."""
+    """Release a slot; None if the state is empty afterwards."""
     assert isinstance(state, Slots)
-    assert state.in_use > 0, "a slot is given back that nobody has"
+    assert state.in_use > 0, "a slot is released that is not in use"
     return _kept(Slots(state.in_use - 1, state.waiting))
 
 
 def wait(state: State | None) -> Slots:
-    """One more run waits, with a record under `turn_key`."""
+    """Count one more waiting run, which has a record under `turn_key`."""
     slots = state if isinstance(state, Slots) else Slots()
     return Slots(slots.in_use, slots.waiting + 1)
 
 
 def stop_waiting(state: State | None) -> Slots | None:
-    """A waiting run ended, or was paused: it waits no more."""
+    """Count one waiting run less, because it ended or was paused."""
     assert isinstance(state, Slots)
-    assert state.waiting > 0, "nobody waits"
+    assert state.waiting > 0, "no run waits"
     return _kept(Slots(state.in_use, state.waiting - 1))
 
 
 def admissible(state: State | None, limit: int) -> int:
-    """How many of those that wait may enter now."""
+    """How many waiting runs may acquire a slot now."""
     if not isinstance(state, Slots):
         return 0
     return max(0, min(state.waiting, limit - state.in_use))

@@ -1,10 +1,10 @@
-"""When schedules fire: five fields or a descriptor, in a time zone.
+"""Cron schedules: five fields or a descriptor, in a time zone.
 
-The five fields are matched by cronsim (also its `L` and `#`), which follows Debian's cron. Where
-clocks are put forward, a time of day that is skipped fires at the first moment that exists; where
-they are put back, a time of day fires once. What repeats within the hour or every hour
-(`*/15 * * * *`) goes by real time and neither stops nor doubles. `@every` counts from the epoch, so
-that every node and every restart finds the same ticks. Instants are microseconds.
+The five fields are matched by cronsim (also its `L` and `#`), which follows Debian's cron. When
+clocks are put forward, a skipped time of day fires at the first moment that exists; when they are
+put back, a time of day fires once. Schedules that repeat within the hour or every hour
+(`*/15 * * * *`) follow elapsed time: they neither pause nor repeat. `@every` counts from the epoch,
+so that all nodes compute the same ticks, also after restarts. Instants are microseconds.
 """
 
 import re
@@ -36,11 +36,11 @@ _UNITS = {
 }
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _YEARS_AHEAD = timedelta(days=366 * 9)
-"""Leap days are at most eight years apart: what has not fired by then never does."""
+"""Leap days are at most eight years apart: a schedule without a tick by then never fires."""
 
 
 class Firing(NamedTuple):
-    """What a schedule that is due does: the tick it fires for, if any, and when it is due next."""
+    """The result of a due schedule: the tick it fires for, if any, and when it is due next."""
 
     tick_at: int | None
     next_at: int | None
@@ -58,23 +58,23 @@ class Cron:
         self._every = every
 
     def next_after(self, instant: int) -> int | None:
-        """The first tick later than an instant; none if there is none for years."""
+        """The first tick after an instant; None if there is none for years."""
         if self._every:
             return (instant // self._every + 1) * self._every
         return self._tick(instant, backwards=False)
 
     def last_until(self, instant: int) -> int | None:
-        """The last tick not later than an instant."""
+        """The last tick at or before an instant."""
         if self._every:
             return instant // self._every * self._every
-        # Backwards finds what is earlier than where it begins, and ticks are whole seconds.
+        # The reverse search excludes its start, and ticks are whole seconds.
         return self._tick(instant // limits.SECOND * limits.SECOND + limits.SECOND, backwards=True)
 
     def fire(self, due_at: int, now: int) -> Firing:
-        """What to do now about a schedule that was due: at most one run, then on from now.
+        """The tick to fire now for a schedule due at `due_at`, and the next due time.
 
-        Ticks that nobody was there for are made up for once, by the latest of them, unless that is
-        more than a day old. Not yet due: nothing, and the same next time.
+        Several missed ticks fire once, for the latest of them, unless it is more than a day old. If
+        the schedule is not due yet, nothing fires and the due time stays.
         """
         if now < due_at:
             return Firing(None, due_at)
@@ -98,7 +98,7 @@ class Cron:
 
 @lru_cache(maxsize=limits.CRONS_PARSED_MAX)
 def parse(source: str) -> Cron:
-    """The schedule of a text. Raises ValueError for one that makes no sense or never fires."""
+    """The schedule of a text. Raises ValueError if it is not valid or never fires."""
     if len(source) > limits.CRON_LENGTH_MAX:
         raise ValueError(f"must have at most {limits.CRON_LENGTH_MAX} characters")
     words = source.split()
@@ -117,8 +117,8 @@ def _described(source: str, zone: tzinfo, words: list[str]) -> Cron:
         return Cron(source, zone, "", _every(words[1]))
     if len(words) == 1 and words[0] in _DESCRIPTORS:
         return Cron(source, zone, _DESCRIPTORS[words[0]], 0)
-    known = ", ".join(_DESCRIPTORS)
-    raise ValueError(f"has an unknown descriptor; there are {known} and @every with a duration")
+    descriptors = ", ".join(_DESCRIPTORS)
+    raise ValueError(f"has an unknown descriptor; use {descriptors} or @every with a duration")
 
 
 def _of_fields(source: str, zone: tzinfo, words: list[str]) -> Cron:
@@ -140,7 +140,7 @@ def _every(span: str) -> int:
         raise ValueError("needs a duration such as 30s, 5m or 1h30m after @every")
     every = sum(round(float(number) * _UNITS[unit]) for number, unit in parts)
     if not limits.EVERY_MIN <= every <= limits.POLICY_MILLISECONDS_MAX * 1_000:
-        raise ValueError("must repeat every second at most, and once a year at least")
+        raise ValueError("must repeat at most once a second, and at least once a year")
     return every
 
 

@@ -1,4 +1,4 @@
-"""Where a page of a listing ended: opaque to everybody, and only good for the same order."""
+"""Page cursors of lists: opaque to clients, and valid only for one sort order."""
 
 import base64
 import binascii
@@ -15,12 +15,12 @@ SORTS: tuple[Sort, ...] = ("started", "workflow", "status", "app", "duration")
 
 
 class Cursor(Struct, frozen=True, array_like=True):
-    """The last row of a page: what it was sorted by, and its id among those that were equal."""
+    """The last row of a page: its sort value, and its id as the tie-breaker."""
 
     sort: Sort
     direction: Direction
     value: int | str | None
-    """None is a run that has no duration yet."""
+    """None for a run that has no duration yet."""
     row_id: str
 
 
@@ -34,7 +34,7 @@ def write_cursor(cursor: Cursor) -> str:
 
 
 def read_cursor(text: str, *, sort: Sort, direction: Direction) -> Cursor:
-    """Where a listing goes on. Raises ValueError for a text that is none, or of another order."""
+    """The cursor of a text. Raises ValueError if it is not valid, or for another sort order."""
     if len(text) > limits.CURSOR_LENGTH_MAX:
         raise ValueError("cursor was not issued by this server")
     try:

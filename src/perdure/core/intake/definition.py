@@ -1,9 +1,9 @@
-"""What an application registers: its runner and its workflows, checked as a whole.
+"""Workflow definitions: the manifest that an application registers, validated as a whole.
 
-`read_manifest` takes decoded JSON and either returns values with our names or raises an
-`InvalidRequest` that says which field is wrong and why; half a manifest is never taken. Names are
-spelled here as Python spells them and encoded as the wire does (`per_ms` is `perMs`), so that a
-policy can be stored and shown as it is.
+`read_manifest` takes decoded JSON and either returns a `Manifest` or raises an `InvalidRequest`
+that names the wrong field and the reason; a manifest is never accepted in part. Members have Python
+names here and are encoded under their wire names (`per_ms` is `perMs`), so that a policy can be
+stored and sent as it is.
 """
 
 from collections.abc import Callable
@@ -26,11 +26,11 @@ Amount = Annotated[float, Meta(ge=0)]
 
 
 class Policy(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A knob of a workflow. Unknown fields in it are ignored, wrong ones refused."""
+    """A policy of a workflow. Unknown members are ignored, wrong ones refused."""
 
 
 class Retry(Policy, frozen=True):
-    """How often a failing step is tried, and how long it rests in between."""
+    """How often a failing step is tried, and the delay in between."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=limits.STEP_ATTEMPTS_MAX)] = 1
     backoff: Backoff = "fixed"
@@ -40,7 +40,7 @@ class Retry(Policy, frozen=True):
     def delay_ms(self, failed_attempt: int) -> int:
         """How long to wait after a failed attempt, counted from 1. There is no jitter."""
         if self.backoff == "exponential":
-            # The shift is bounded, so that ten thousand attempts do not make a giant number.
+            # The shift is bounded, so that the number stays small after ten thousand attempts.
             delay = self.initial_delay_ms << min(failed_attempt - 1, 64)
         else:
             delay = self.initial_delay_ms * (failed_attempt if self.backoff == "linear" else 1)
@@ -49,7 +49,7 @@ class Retry(Policy, frozen=True):
 
 
 class Trigger(Policy, frozen=True):
-    """What starts a workflow: an event or the clock, never both."""
+    """A trigger of a workflow: an event or a schedule, never both."""
 
     event: str | None = None
     """An exact name, or a prefix that ends in `*`."""
@@ -103,7 +103,7 @@ class Idempotency(Policy, frozen=True):
 
 
 class Cap(Policy, frozen=True):
-    """What the model calls of one run may cost. The runner keeps to it."""
+    """What the model calls of one run may cost. The runner enforces it."""
 
     max_cost: Amount | None = None
     max_tokens: Count | None = None
@@ -141,7 +141,7 @@ class Flow(Policy, frozen=True):
 
 
 class Workflow(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """One definition, known by its app and its name."""
+    """One definition, identified by its app and its name."""
 
     name: str
     triggers: tuple[Trigger, ...] = ()
@@ -151,16 +151,16 @@ class Workflow(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=
     pass_timeout_ms: PassMilliseconds | None = None
     """How long a pass of it may take."""
     unknown: dict[str, Any] = {}
-    """Knobs that we do not know yet, as they came. Nothing follows from them."""
+    """Members that this version does not know, stored as sent and without effect."""
 
     @property
     def crons(self) -> list[str]:
         """Every schedule once, in the order of the manifest."""
-        return list({told.cron: None for told in self.triggers if told.cron is not None})
+        return list({trigger.cron: None for trigger in self.triggers if trigger.cron is not None})
 
 
 class Runner(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """What a runner says of itself. What it did not say stays absent."""
+    """A runner's description of itself. Members that it did not send stay absent."""
 
     runtime: str | None = None
     language: str | None = None
@@ -182,11 +182,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     runner: Runner
     workflows: tuple[Workflow, ...]
     instance: str = ""
-    """Which process it is, if it says: several may stand behind one URL."""
+    """The process, if the runner names it: several may share one URL."""
 
 
 class Departure(Struct, frozen=True, kw_only=True):
-    """A runner that serves HTTP stops."""
+    """The notice of a runner with an HTTP endpoint that it stops."""
 
     app: str
     runner_id: str
@@ -242,117 +242,120 @@ class _Departure(Struct):
 _KNOWN = frozenset(_Entry.__struct_encode_fields__)
 _POLICIES = Flow.__struct_fields__
 _MAPS = frozenset({"retry", *Flow.__struct_encode_fields__})
-_SAID = tuple(name for name in Runner.__struct_fields__ if name != "offload")
+_RUNNER_TEXTS = tuple(name for name in Runner.__struct_fields__ if name != "offload")
 
 
 def read_manifest(body: object, *, with_url: bool) -> Manifest:
     """The registration in a decoded body. A runner on a socket has no URL.
 
-    The version of the protocol is not looked at here (see `version.py`).
+    The protocol version is checked elsewhere (see `version.py`).
     """
-    told = _convert(body, _Registration, "")
-    _require_name(told.app, "app")
-    if told.runner is not None:
-        _require_name(told.runner, "runner")
-    for field in _SAID:
-        if (value := getattr(told, field)) is not None:
-            _require_length(value, msgspec.structs.fields(Runner)[_SAID.index(field)].encode_name)
-    if len(told.workflows) > limits.WORKFLOWS_PER_MANIFEST_MAX:
+    manifest = _convert(body, _Registration, "")
+    _require_name(manifest.app, "app")
+    if manifest.runner is not None:
+        _require_name(manifest.runner, "runner")
+    for field in _RUNNER_TEXTS:
+        if (value := getattr(manifest, field)) is not None:
+            _require_length(
+                value, msgspec.structs.fields(Runner)[_RUNNER_TEXTS.index(field)].encode_name
+            )
+    if len(manifest.workflows) > limits.WORKFLOWS_PER_MANIFEST_MAX:
         raise wrong("workflows", f"holds at most {limits.WORKFLOWS_PER_MANIFEST_MAX}")
     workflows = tuple(
-        _workflow(entry, f"workflows[{place}]") for place, entry in enumerate(told.workflows)
+        _workflow(entry, f"workflows[{place}]") for place, entry in enumerate(manifest.workflows)
     )
     _require_distinct(workflows)
     return Manifest(
-        app=told.app,
-        runner_id=told.runner,
-        url=_url(told.url) if with_url else None,
+        app=manifest.app,
+        runner_id=manifest.runner,
+        url=_url(manifest.url) if with_url else None,
         runner=Runner(
-            **{field: getattr(told, field) for field in _SAID}, offload=told.offload or None
+            **{field: getattr(manifest, field) for field in _RUNNER_TEXTS},
+            offload=manifest.offload or None,
         ),
         workflows=workflows,
-        instance=_instance(told.instance),
+        instance=_instance(manifest.instance),
     )
 
 
 def read_departure(body: object) -> Departure:
-    """The goodbye in a decoded body."""
-    told = _convert(body, _Departure, "")
-    _require_name(told.app, "app")
-    if told.runner is not None:
-        _require_name(told.runner, "runner")
-    url = _url(told.url)
+    """The departure in a decoded body."""
+    departure = _convert(body, _Departure, "")
+    _require_name(departure.app, "app")
+    if departure.runner is not None:
+        _require_name(departure.runner, "runner")
+    url = _url(departure.url)
     return Departure(
-        app=told.app,
-        runner_id=told.runner or url,
+        app=departure.app,
+        runner_id=departure.runner or url,
         url=url,
-        instance=_instance(told.instance),
+        instance=_instance(departure.instance),
     )
 
 
-def _instance(told: str | None) -> str:
-    if told is not None:
-        _require_length(told, "instance")
-    return told or ""
+def _instance(sent: str | None) -> str:
+    if sent is not None:
+        _require_length(sent, "instance")
+    return sent or ""
 
 
 def read_workflow(entry: object, path: str = "workflow") -> Workflow:
-    """One definition, as it stands in a manifest."""
+    """One definition, in its manifest form."""
     return _workflow(entry, path)
 
 
 def wrong(path: str, why: str) -> InvalidRequest:
-    """The refusal of one field; the message says where it is."""
+    """The refusal of one field; the message includes its path."""
     return InvalidRequest(path or "body", f"{path or 'the body'} {why}", says_where=True)
 
 
 def _workflow(entry: object, path: str) -> Workflow:
     if isinstance(entry, dict):
-        # An empty policy of a client that writes empty maps as `[]`.
+        # An empty policy from a client that encodes empty maps as `[]`.
         entry = {
             knob: {} if value == [] and knob in _MAPS else value for knob, value in entry.items()
         }
-    told = _convert(entry, _Entry, path)
+    definition = _convert(entry, _Entry, path)
     assert isinstance(entry, dict)
-    _require_name(told.name, f"{path}.name")
-    flow = Flow(**{policy: getattr(told, policy) for policy in _POLICIES})
+    _require_name(definition.name, f"{path}.name")
+    flow = Flow(**{policy: getattr(definition, policy) for policy in _POLICIES})
     _require_flow(flow, path)
     unknown = {knob: value for knob, value in entry.items() if knob not in _KNOWN}
     if len(msgspec.json.encode(unknown)) > limits.UNKNOWN_KNOBS_BYTES_MAX:
         raise wrong(path, f"has more than {limits.UNKNOWN_KNOBS_BYTES_MAX} bytes of unknown fields")
     return Workflow(
-        name=told.name,
-        triggers=_triggers(told, path),
-        retry=told.retry or Retry(),
-        on_failure=bool(told.on_failure),
+        name=definition.name,
+        triggers=_triggers(definition, path),
+        retry=definition.retry or Retry(),
+        on_failure=bool(definition.on_failure),
         flow=flow,
-        pass_timeout_ms=told.pass_timeout_ms,
+        pass_timeout_ms=definition.pass_timeout_ms,
         unknown=unknown,
     )
 
 
-def _triggers(told: _Entry, path: str) -> tuple[Trigger, ...]:
-    if told.triggers is UNSET or told.triggers is None:
-        return (Trigger(event=told.name),)
-    if len(told.triggers) > limits.TRIGGERS_PER_WORKFLOW_MAX:
+def _triggers(definition: _Entry, path: str) -> tuple[Trigger, ...]:
+    if definition.triggers is UNSET or definition.triggers is None:
+        return (Trigger(event=definition.name),)
+    if len(definition.triggers) > limits.TRIGGERS_PER_WORKFLOW_MAX:
         raise wrong(f"{path}.triggers", f"holds at most {limits.TRIGGERS_PER_WORKFLOW_MAX}")
-    for place, one in enumerate(told.triggers):
+    for place, one in enumerate(definition.triggers):
         _require_trigger(one, f"{path}.triggers[{place}]")
-    return tuple(told.triggers)
+    return tuple(definition.triggers)
 
 
-def _require_trigger(told: Trigger, path: str) -> None:
-    if (told.event is None) == (told.cron is None):
+def _require_trigger(declared: Trigger, path: str) -> None:
+    if (declared.event is None) == (declared.cron is None):
         raise wrong(path, "needs either event or cron")
-    if told.cron is not None:
-        if told.condition is not None:
+    if declared.cron is not None:
+        if declared.condition is not None:
             raise wrong(f"{path}.if", "goes with an event, not with a cron")
-        _require(cron.parse, told.cron, f"{path}.cron")
-    if told.event is not None:
-        _require_name(told.event, f"{path}.event")
-        _require(trigger.require_pattern, told.event, f"{path}.event")
-    if told.condition is not None:
-        _require(expression.compile_filter, told.condition, f"{path}.if")
+        _require(cron.parse, declared.cron, f"{path}.cron")
+    if declared.event is not None:
+        _require_name(declared.event, f"{path}.event")
+        _require(trigger.require_pattern, declared.event, f"{path}.event")
+    if declared.condition is not None:
+        _require(expression.compile_filter, declared.condition, f"{path}.if")
 
 
 def _require_flow(flow: Flow, path: str) -> None:
@@ -411,14 +414,14 @@ def _convert(body: object, kind: type[T], path: str) -> T:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         why, _, where = str(error).partition(" - at `$")
-        raise wrong(_joined(path, where.rstrip("`")), _plainly(why)) from None
+        raise wrong(_joined(path, where.rstrip("`")), _decoder_message(why)) from None
 
 
 def _joined(path: str, below: str) -> str:
     return f"{path}{below}".lstrip(".")
 
 
-def _plainly(why: str) -> str:
-    """`is wrong: expected int, got str`, of what msgspec says."""
+def _decoder_message(why: str) -> str:
+    """A decoder message in our form: `is wrong: expected int, got str`."""
     why = why.replace("`", "")
     return f"is wrong: {why[:1].lower()}{why[1:]}"

@@ -1,14 +1,15 @@
-"""Conditions on events, in the Common Expression Language. The one module that knows the library.
+"""Conditions on events, in the Common Expression Language (CEL). Only this module uses the library.
 
-`compile_filter` refuses what does not parse, names anything but `event` (and `trigger`, for the
-filter of a wait), or can never be true or false. A filter then says of an event: it holds, it does
-not, or why that could not be said, which counts as no everywhere and is recorded. Numbers of JSON
-compare and add up as numbers, whether they are whole or not.
+`compile_filter` refuses expressions that do not parse, that name anything but `event` (and
+`trigger`, for the filter of a wait), or whose result is not a boolean. Evaluating a filter on an
+event gives true, false, or a failure with its reason; a failure counts as false everywhere and is
+recorded. JSON numbers compare and add up as numbers, whether they are whole or not.
 
-Evaluation is bounded. The library bounds nesting (32) and the turns of `all`, `exists`, `map` and
-`filter` (10,000), and its regular expressions take linear time. It does not bound what one turn or
-one function costs, so we do: `expression_cost.py` knows an upper bound, and an expression is only
-evaluated on data where that stays below `EXPRESSION_WORK_MAX`. What has no bound is refused.
+Evaluation is bounded. The library bounds nesting (32) and the iterations of `all`, `exists`, `map`
+and `filter` (10,000), and its regular expressions take linear time. It does not bound the cost of
+one iteration or one function. So `expression_cost.py` computes an upper bound, and an expression is
+evaluated only on data where it stays below `EXPRESSION_WORK_MAX`. Expressions without a bound are
+refused.
 """
 
 import re
@@ -31,31 +32,31 @@ _ROOTS = frozenset({"event", "trigger"})
 _decoder = msgspec.json.Decoder()
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
-# The checker knows no operator on an int and a double. The evaluator knows the comparisons, and
+# The checker has no operators on an int and a double. The evaluator has the comparisons, and
 # `mix_numbers` adds the arithmetic.
 _NUMBERS = r"(?:int|uint|double)"
 _MIXED = re.compile(
     r"found no matching overload for '_(?:==|!=|<=?|>=?|[-+*/])_' applied to "
     rf"'\({_NUMBERS}, {_NUMBERS}\)'"
 )
-_MADE = 300
-"""What the library needs to take an item of Python in."""
+_CONVERSION = 300
+"""The cost of converting one Python item for the library, in about nanoseconds."""
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 
 
 class Verdict(NamedTuple):
-    """What a condition says of an event."""
+    """The result of a condition on an event."""
 
     holds: bool
     failure: str = ""
-    """Why that could not be said, if it could not. It counts as no."""
+    """Why the condition could not be evaluated, if so. It then counts as false."""
 
 
 class Event:
-    """An incoming event as conditions see it. Its data is decoded once, and only if asked for.
+    """An incoming event for conditions. Its data is decoded once, and only if needed.
 
-    All conditions on it share what the library evaluates on, as making that is the cost, and a
-    bound on the work of those that are no trifle.
+    All conditions on an event share its activation, which is expensive to build, and one bound on
+    the work of those that cost more than `EXPRESSION_TRIFLE`.
     """
 
     __slots__ = (
@@ -73,7 +74,7 @@ class Event:
     def __init__(self, name: str, data: bytes) -> None:
         self.name = name
         self.data = data
-        """JSON, or nothing for null."""
+        """JSON; empty for null."""
         self._value: object = UNSET
         self._activation: cel.Activation | None = None
         self._seen: dict[str, object] | None = None
@@ -83,14 +84,14 @@ class Event:
 
     @property
     def value(self) -> object:
-        """The decoded data. Raises what msgspec raises for bytes that are no JSON."""
+        """The decoded data. Raises `msgspec.DecodeError` for bytes that are not JSON."""
         if self._value is UNSET:
             self._value = _decoder.decode(self.data) if self.data else None
         return self._value
 
     @property
     def members(self) -> dict[str, object]:
-        """What a condition sees of it."""
+        """The members that conditions can read."""
         if self._seen is None:
             data = _fitting(self.value) if _LONG_NUMBER.search(self.data) else self.value
             self._seen = {"name": self.name, "data": data}
@@ -98,16 +99,13 @@ class Event:
 
     @property
     def activation(self) -> cel.Activation:
-        """What the library evaluates on."""
+        """The library's form of the event, on which it evaluates."""
         if self._activation is None:
             self._activation = _environment.Activation({"event": self.members})
         return self._activation
 
     def judge(self, condition: "Filter", trigger: "Event | None" = None) -> Verdict:
-        """What a condition says. Asked again, it is not evaluated again.
-
-        The filter of a wait may need the event that started the waiting run, too.
-        """
+        """The verdict of a condition, cached. A filter may also read the run's `trigger` event."""
         if condition.needs_trigger:
             if trigger is None:
                 return Verdict(False, "no event has started the run")
@@ -129,15 +127,15 @@ class Event:
             self._renew(work)
             result = condition.evaluate(self, trigger)
         except msgspec.DecodeError:
-            return Verdict(False, "the data of the event is no JSON that can be read")
+            return Verdict(False, "the data of the event is not valid JSON")
         except (RuntimeError, ValueError, RecursionError) as error:
             return Verdict(False, _reason(error))
         if not isinstance(result, bool):
-            return Verdict(False, f"gave no bool but a value of type {type(result).__name__}")
+            return Verdict(False, f"returned {type(result).__name__}, not bool")
         return Verdict(result)
 
     def _charge(self, work: float) -> bool:
-        """Whether the conditions on this event may cost so much more."""
+        """Whether the conditions on this event may cost this much more."""
         if self._work + work > limits.EVENT_EXPRESSIONS_WORK_MAX:
             return False
         self._work += work
@@ -145,11 +143,11 @@ class Event:
 
     @property
     def has_room(self) -> bool:
-        """Whether any condition may still be judged, however much it costs."""
+        """Whether any allowed condition may still be evaluated, whatever its cost."""
         return self._work + limits.EXPRESSION_WORK_MAX <= limits.EVENT_EXPRESSIONS_WORK_MAX
 
     def _renew(self, work: float) -> None:
-        """The library keeps the values that it made until it is given something new to work on."""
+        """Drop the activation after much work: the library frees its values only with it."""
         self._used += work
         if self._used > limits.EXPRESSION_WORK_MAX:
             self._used, self._activation = work, None
@@ -189,7 +187,7 @@ class Event:
 
 
 class Size(NamedTuple):
-    """How large some data is: its bytes, and the items of all its lists and maps together."""
+    """The size of some data: its bytes, and the items of all its lists and maps together."""
 
     bytes: int
     items: int
@@ -216,12 +214,12 @@ class Filter:
         """Whether it reads the event that started the waiting run."""
 
     def holds(self, event: Event, trigger: Event | None = None) -> bool | None:
-        """Whether it is true of an event; none when that cannot be said."""
+        """Whether it is true for an event; None if it cannot be evaluated."""
         verdict = event.judge(self, trigger)
         return None if verdict.failure else verdict.holds
 
     def work(self, event: Event, trigger: Event | None) -> float:
-        """What it costs at most to evaluate it on an event, in about nanoseconds."""
+        """The highest cost of evaluating it on an event, in about nanoseconds."""
         roots = {"event": event, "trigger": event if trigger is None else trigger}
         if trigger is None:
             whole = event.whole()
@@ -236,12 +234,12 @@ class Filter:
         work = self._cost.evaluate(size)
         if trigger is None:
             return work
-        # What is read is made anew for the library, as it belongs to another event each time.
+        # The trigger differs per run, so its parts are converted for the library every time.
         made = [roots[path[0]].size(path) for path in self._paths]
-        return work + sum(one.bytes + _MADE * one.items for one in made)
+        return work + sum(one.bytes + _CONVERSION * one.items for one in made)
 
     def evaluate(self, event: Event, trigger: Event | None) -> object:
-        """Its value. Raises RuntimeError where there is none."""
+        """Its value. Raises RuntimeError if evaluation fails."""
         value = self._expression.eval(self._activation(event, trigger))
         if value.type() == cel.Type.ERROR:
             raise RuntimeError(value.value())
@@ -255,9 +253,9 @@ class Filter:
 
 
 def judge(source: str, event: Event) -> Verdict:
-    """What the stored condition of a trigger says of an event.
+    """The verdict of a trigger's stored condition on an event.
 
-    One that was accepted by an earlier version and is refused today fails like any other.
+    A condition that an earlier version accepted and this one refuses counts as failed.
     """
     try:
         return event.judge(compile_filter(source))
@@ -276,7 +274,7 @@ def judge_wait(source: str, event: Event, trigger: Callable[[], Event]) -> Verdi
 
 @lru_cache(maxsize=limits.EXPRESSIONS_COMPILED_MAX)
 def compile_filter(source: str, *, of_wait: bool = False) -> Filter:
-    """The condition of a text. Raises ValueError, with the place, for one that makes no sense.
+    """The condition of a text. Raises ValueError, with the position, if it is not valid.
 
     The filter of a wait may also read `trigger`, the event that started the waiting run.
     """
@@ -303,7 +301,7 @@ def _only_mixes_numbers(message: str) -> bool:
 
 
 def _why(message: str) -> str:
-    """The first complaint of the library, with line and column."""
+    """The library's first error, with line and column."""
     found = re.search(r"ERROR: <input>:(-?\d+:-?\d+): ([^\n]*)", message)
     if found is None:
         return f"cannot be compiled: {message.splitlines()[0].split(': ', 1)[-1]}"
@@ -311,12 +309,12 @@ def _why(message: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in one line that is not too long to be stored."""
+    """The reason of an evaluation error, in one line short enough to be stored."""
     return " ".join(str(error).split())[: limits.EXPRESSION_FAILURE_LENGTH_MAX] or "failed"
 
 
 def _pruned(value: object, paths: Collection[Path]) -> Any:
-    """The value without the members that no path leads to."""
+    """The value without members that no path reads."""
     if not isinstance(value, dict) or () in paths:
         return value
     stream_readers: dict[str, list[Path]] = {}
@@ -328,7 +326,7 @@ def _pruned(value: object, paths: Collection[Path]) -> Any:
 
 
 def _fitting(value: object) -> object:
-    """The value without integers that CEL has no type for: beyond 64 bits they become doubles."""
+    """The value with integers beyond 64 bits, for which CEL has no type, turned into doubles."""
     if isinstance(value, dict):
         return {key: _fitting(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Arithmetic of whole numbers with fractions, which the language itself does not have.
+"""Arithmetic between ints and doubles in conditions, which CEL does not define.
 
-JSON writes `2` and `2.0` for one number, CEL refuses to multiply the one by `1.2`. Where the
-operands of an operator may be an int and a double, the tree is changed so that the int becomes a
-double first, and only then; everything else means what it meant before.
+JSON does not distinguish `2` and `2.0`, but CEL refuses to multiply the int by `1.2`. Where the
+operands of an operator may be an int and a double, the tree is rewritten to convert the int first.
+The meaning of everything else stays the same.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ _FALSE = Constant(BOOL, 0)
 
 
 def mix_numbers(tree: Node) -> Node:
-    """The tree with operators that take an int beside a double."""
+    """The tree, rewritten so that operators accept an int beside a double."""
     return _mixed(tree, count(1))
 
 
@@ -62,7 +62,7 @@ def _mixed(node: Node, numbers: Iterator[int]) -> Node:
 
 
 def _operator(function: str, left: Node, right: Node, numbers: Iterator[int]) -> Node:
-    """The operator on sides of one type. A side is evaluated once, so it gets a name."""
+    """The operator on operands of one type. Each operand gets a name, to be evaluated once."""
     if _is_no_number(left) or _is_no_number(right):
         return Call(function, (left, right), is_method=False)
     sides: list[Node] = []
@@ -84,12 +84,12 @@ def _operator(function: str, left: Node, right: Node, numbers: Iterator[int]) ->
 def _is_no_number(node: Node) -> bool:
     if isinstance(node, Constant):
         return node.kind not in _TYPES
-    # The total of a loop is counted or appended to as it is.
+    # The accumulator of a loop is only counted up or appended to.
     return isinstance(node, ListOf | MapOf) or (isinstance(node, Name) and node.name[0] == "@")
 
 
 def _lifted(side: Node, *, beside: Node) -> Node:
-    """A side, made a double if it is an int and the other one is a double."""
+    """An operand, converted to a double if it is an int and the other one is a double."""
     tests = [
         _is_a(one, kind)
         for one, kind in ((side, INT), (beside, DOUBLE))
@@ -109,7 +109,7 @@ def _is_a(node: Node, kind: int) -> Node:
 
 
 def _let(name: str, value: Node, result: Node) -> Node:
-    """The result with a name for a value: a loop without a turn, whose total is the value."""
+    """Bind a name to a value: a loop without iterations, whose accumulator is the value."""
     return Loop(
         item="#unused",
         range=ListOf(()),

@@ -1,16 +1,16 @@
-"""An upper bound on what it costs to evaluate a condition, in about nanoseconds.
+"""An upper bound on the cost of evaluating a condition, in about nanoseconds.
 
-The library bounds nesting and turns of loops, not what one turn costs, and it cannot be
-interrupted: it holds the interpreter while it evaluates. So the bound is computed before. It is a
-polynomial in the sizes of the data, made once per condition from its syntax tree, by rules that
-never guess low: a function, a loop or a literal that has no rule is refused.
+The library bounds nesting and iterations, not the cost of one iteration, and it cannot be
+interrupted: it holds the interpreter while it evaluates. So the cost is bounded beforehand. The
+bound is a polynomial in the sizes of the data, computed once per condition from its syntax tree, by
+rules that never underestimate: a function, a loop or a literal that has no rule is refused.
 
-For each node three polynomials are known: what it costs, how many bytes its value may have, and how
-many items its value may have in all its lists and maps together. A loop over a value binds its item
-to two unknowns. Summed over all turns, the items together are no larger than the value, and a
-polynomial without a constant term is never larger for the parts than for the sum. So the whole loop
-costs the constant term once per turn, and the rest once, on the whole value. Looking at each item
-once is linear by this rule, and looking at everything for each item is quadratic.
+Each node has three polynomials: its cost, the bytes of its value, and the items of all lists and
+maps in its value. A loop over a value binds its item to two unknowns. Summed over all iterations,
+the items together are no larger than the value, and a polynomial without a constant term is never
+larger for the parts than for the sum. So the whole loop costs the constant term once per iteration,
+and the rest once, on the whole value. By this rule reading each item once is linear, and reading
+everything for each item is quadratic.
 """
 
 import re
@@ -50,7 +50,7 @@ class Polynomial:
 
     def __init__(self, terms: Mapping[Term, float]) -> None:
         if len(terms) > _TERMS_MAX:
-            raise ValueError("must be simpler: what it costs cannot be bounded")
+            raise ValueError("must be simpler: its cost cannot be bounded")
         self.terms = terms
 
     def __add__(self, other: "Polynomial | float") -> "Polynomial":
@@ -107,19 +107,19 @@ _NONE = Polynomial({})
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What is known of a node before it is evaluated."""
+    """The bounds of a node before evaluation."""
 
     cost: Polynomial
     bytes: Polynomial = _NONE
     items: Polynomial = _NONE
     path: Path | None = None
-    """Where its value is in the event, if it is a part of it that can be found beforehand."""
+    """The path of its value in the event, if it is known beforehand."""
 
 
 def cost_of(tree: Node, roots: frozenset[str]) -> Polynomial:
-    """What a condition costs at most, by the sizes of parts of its roots.
+    """The highest cost of a condition, by the sizes of parts of its roots.
 
-    Raises ValueError for one of which that cannot be said.
+    Raises ValueError if it cannot be bounded.
     """
     return _Bounds(roots).bound(tree, {}).cost + _CALL
 
@@ -166,7 +166,7 @@ class _Bounds:
     def _called(self, node: Call, scope: Mapping[str, Bound]) -> Bound:
         rule = _RULES.get(node.function)
         if rule is None:
-            raise ValueError(f"must not call {node.function}: what it costs is not known")
+            raise ValueError(f"must not call {node.function}: its cost is not known")
         arguments = [self.bound(one, scope) for one in node.arguments]
         made = rule(node, arguments)
         cost = made.cost + _FUNCTION
@@ -176,7 +176,7 @@ class _Bounds:
 
     def _looped(self, node: Loop, scope: Mapping[str, Bound]) -> Bound:
         over, initial = self.bound(node.range, scope), self.bound(node.initial, scope)
-        if node.range == ListOf(()):  # A name for a value, see arithmetic.py: no turn is made.
+        if node.range == ListOf(()):  # A named value, see expression_arithmetic.py.
             named = Bound(_polynomial(_NODE), initial.bytes, initial.items)
             result = self.bound(node.result, {**scope, node.total: named})
             return Bound(over.cost + initial.cost + result.cost, result.bytes, result.items)
@@ -197,12 +197,12 @@ class _Bounds:
         appended = _appended(node)
         if appended is None:
             if not isinstance(node.initial, Constant):
-                raise ValueError("must use the known macros only: what it costs is not known")
+                raise ValueError("must use the known macros only: the cost of others is not known")
             total = Bound(_polynomial(_NODE), _polynomial(_NUMBER_BYTES))
         else:
             added = self.bound(appended, inside)
             total = Bound(_polynomial(_NODE), summed(added.bytes), summed(added.items))
-        # What the total costs as an argument of the step is counted apart: it is copied per turn.
+        # The accumulator is copied per iteration; that is counted apart, below.
         inside[node.total] = Bound(_polynomial(_NODE), _polynomial(_NUMBER_BYTES))
         turn = self.bound(node.condition, inside).cost + self.bound(node.step, inside).cost + _TURN
         cost = over.cost + initial.cost + summed(turn)
@@ -213,7 +213,7 @@ class _Bounds:
 
 
 def _part(path: Path, cost: Polynomial) -> Bound:
-    """A part of the event: how large it is can be seen before the condition is evaluated."""
+    """A part of the event, whose size can be measured before evaluation."""
     return Bound(
         cost, Polynomial({((_BYTES, path),): 1.0}), Polynomial({((_ITEMS, path),): 1.0}), path
     )
@@ -228,7 +228,7 @@ def _gathered(parts: list[Bound]) -> Bound:
 
 
 def _appended(loop: Loop) -> Node | None:
-    """What `map` and `filter` add to their list in a turn."""
+    """The list that `map` and `filter` append in an iteration."""
     step = loop.step
     if isinstance(step, Call) and step.function == "_?_:_":
         step = step.arguments[1]
@@ -238,7 +238,7 @@ def _appended(loop: Loop) -> Node | None:
     return added if total == Name(loop.total) and isinstance(added, ListOf) else None
 
 
-# What functions cost, beside their arguments, and how large their results are --------------------
+# Costs of functions, without their arguments, and sizes of their results -------------------------
 
 _SMALL = _polynomial(_NUMBER_BYTES)
 
@@ -248,7 +248,7 @@ def _simple(_: Call, __: list[Bound]) -> Bound:
 
 
 def _reads(_: Call, arguments: list[Bound]) -> Bound:
-    """Goes through its arguments once."""
+    """Functions that read their arguments once."""
     cost = _polynomial(200.0)
     for one in arguments:
         cost = cost + one.bytes + one.items * _COMPARED
@@ -256,7 +256,7 @@ def _reads(_: Call, arguments: list[Bound]) -> Bound:
 
 
 def _scans(_: Call, arguments: list[Bound]) -> Bound:
-    """Goes through its texts once; of a list or map it knows the length."""
+    """Functions that read texts once; the length of a list or map is known."""
     cost = _polynomial(200.0)
     for one in arguments:
         cost = cost + one.bytes
@@ -264,12 +264,12 @@ def _scans(_: Call, arguments: list[Bound]) -> Bound:
 
 
 def _converts(node: Call, arguments: list[Bound]) -> Bound:
-    """Makes a value that is as large as its argument."""
+    """Functions that make a value as large as their argument."""
     return Bound(_reads(node, arguments).cost * 2.0, arguments[0].bytes + _NUMBER_BYTES)
 
 
 def _compares(node: Call, arguments: list[Bound]) -> Bound:
-    """Stops where the smaller side ends."""
+    """Comparisons: they stop where the smaller operand ends."""
     for one in node.arguments:
         if isinstance(one, Constant):
             return Bound(_polynomial(2.0 * one.size), _SMALL)
@@ -285,7 +285,7 @@ def _joins(_: Call, arguments: list[Bound]) -> Bound:
 
 
 def _picks(node: Call, arguments: list[Bound]) -> Bound:
-    """A member by its key or index."""
+    """Access of a member by its key or index."""
     whole, key = arguments
     path = None
     index = node.arguments[1]
@@ -307,7 +307,7 @@ def _passes(_: Call, arguments: list[Bound]) -> Bound:
 
 def _contains(_: Call, arguments: list[Bound]) -> Bound:
     text, part = arguments
-    # At each place of the text the whole part may have to be compared, sixteen bytes at a time.
+    # At each position of the text the whole part may be compared, sixteen bytes at a time.
     return Bound(text.bytes * 16.0 + text.bytes * part.bytes * 0.05 + part.bytes, _SMALL)
 
 
@@ -322,7 +322,7 @@ def _matches(node: Call, arguments: list[Bound]) -> Bound:
 
 
 def _in_zone(node: Call, _: list[Bound]) -> Bound:
-    """The library opens a file by the name of the zone, whatever that is."""
+    """Time zones must be literal: the library opens a file by the name of the zone."""
     for zone in node.arguments[1:]:
         if not isinstance(zone, Constant) or _ZONE.fullmatch(zone.text or "") is None:
             raise ValueError(f"must have a literal time zone such as 'UTC' in {node.function}()")

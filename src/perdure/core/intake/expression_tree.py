@@ -1,8 +1,8 @@
 """The syntax tree of a compiled condition, read from (and written to) the library's own bytes.
 
-The library hands out what it parsed as protocol buffers of the public `cel.expr` package
-(`syntax.proto`), in which every macro is already a loop. This module reads just the messages that a
-condition can be made of; anything else is a ValueError, never a guess. It never evaluates.
+The library serialises a parsed expression as protocol buffers of the public `cel.expr` package
+(`syntax.proto`), with macros expanded to loops. This module reads only the messages that a
+condition can consist of and raises ValueError for all others. It never evaluates.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,14 +15,14 @@ _CHECKED, _PARSED = b"/cel.expr.CheckedExpr", b"/cel.expr.ParsedExpr"
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A literal. Numbers keep the bytes that they came in: only texts are looked into."""
+    """A literal. Numbers stay in their encoded bytes: only texts are decoded."""
 
     kind: int
     raw: int | bytes
 
     @property
     def text(self) -> str | None:
-        """The literal text, or none for a literal of another type."""
+        """The literal text, or None for a literal of another type."""
         return self.raw.decode() if self.kind == TEXT and isinstance(self.raw, bytes) else None
 
     @property
@@ -37,7 +37,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """A member of something: its value, or (`tested`) whether it is there."""
+    """A member of an operand: its value, or (`tested`) whether it exists."""
 
     operand: "Node"
     member: str
@@ -46,7 +46,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function or an operator on its arguments; the target of a method is the first of them."""
+    """A function or an operator on its arguments; the target of a method is the first one."""
 
     function: str
     arguments: tuple["Node", ...]
@@ -65,7 +65,7 @@ class MapOf:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """What macros become: `step` folds each item of `range` into `total`, under a condition."""
+    """An expanded macro: `step` folds each item of `range` into `total`, under a condition."""
 
     item: str
     range: "Node"
@@ -84,7 +84,7 @@ NULL, BOOL, INT, UINT, DOUBLE, TEXT, BYTES = 1, 2, 3, 4, 5, 6, 7
 
 
 def read_tree(serialized: bytes) -> Node:
-    """The tree of what `Expression.serialize` gave. Raises ValueError for what it does not know."""
+    """The tree of an `Expression.serialize()`. Raises ValueError for unknown messages."""
     envelope = dict(_fields(serialized))
     name, body = _bytes(envelope.get(1, b"")), _bytes(envelope.get(2, b""))
     place = {_CHECKED: 4, _PARSED: 2}.get(name[name.find(b"/") :])
@@ -94,14 +94,14 @@ def read_tree(serialized: bytes) -> Node:
 
 
 def write_tree(node: Node) -> bytes:
-    """What `Env.deserialize` takes for a tree: an expression whose types are not checked."""
+    """The bytes of a tree for `Env.deserialize`: an expression without checked types."""
     numbered = _Numbered()
     body = _field(2, numbered.encode(node))
     return _field(1, b"type.googleapis.com" + _PARSED) + _field(2, body)
 
 
 def paths_of(tree: Node, roots: frozenset[str]) -> frozenset[Path]:
-    """Which parts of the roots a tree reads, each by the members that lead to it."""
+    """The paths of the parts of the roots that a tree reads."""
     path = path_of(tree, roots)
     if path is not None:
         return frozenset({path})
@@ -116,7 +116,7 @@ def paths_of(tree: Node, roots: frozenset[str]) -> frozenset[Path]:
 
 
 def path_of(node: Node, roots: frozenset[str]) -> Path | None:
-    """The path of a part of a root that is named by literals alone."""
+    """The path of a part of a root, if literals alone name it."""
     match node:
         case Name(name) if name in roots:
             return (name,)
@@ -130,7 +130,7 @@ def path_of(node: Node, roots: frozenset[str]) -> Path | None:
 
 
 def _children(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
-    """The nodes below one, and those of them for which a loop has names of its own."""
+    """The children of a node, and those children in which a loop's own names are bound."""
     match node:
         case Constant() | Name():
             return (), ()
@@ -150,7 +150,7 @@ def _children(node: Node) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
 
 
 def _node(value: int | bytes, depth: int) -> Node:
-    """Reads one node. The library nests 32 deep, but a chain of plus signs far deeper."""
+    """Read one node. The library bounds nesting to 32, but not the length of a chain of `+`."""
     if depth > _DEPTH_MAX:
         raise ValueError(f"must not be nested more than {_DEPTH_MAX} deep")
     fields = [one for one in _fields(_bytes(value)) if one[0] != 2]
@@ -281,7 +281,7 @@ def _text(value: int | bytes) -> str:
 
 
 class _Numbered:
-    """Writes nodes, each with a number of its own."""
+    """A writer of nodes that gives each a number."""
 
     def __init__(self) -> None:
         self._last = 0

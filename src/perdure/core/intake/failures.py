@@ -1,4 +1,4 @@
-"""Conditions that could not be evaluated on an event: they count as false, and it says so."""
+"""Conditions that could not be evaluated on an event. They count as false and are reported."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,7 @@ class FailedCondition(Struct, frozen=True, kw_only=True):
 
 
 class FailedConditions:
-    """Counts them, and keeps the first ones."""
+    """The number of failed conditions, and the first of them."""
 
     __slots__ = ("count", "first")
 

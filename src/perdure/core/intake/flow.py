@@ -1,28 +1,28 @@
-"""Flow control: which triggers become runs, when, and what is reported of the others.
+"""Flow control: which triggers become runs, when, and the outcome of the others.
 
-Each policy that needs to remember something does so in one small state per workflow and scope
-(`gates.py`): a record of the engine, decided on in the beat that takes the event, so that limits
-hold exactly on any number of nodes. This is how the engine uses it.
+Each policy with state stores one small record per workflow and scope (`flow_state.py`). It is
+changed in the beat that accepts the event, so that limits hold exactly on any number of nodes. The
+engine uses this module as follows.
 
-- **A trigger** (an event that matched, a manual start, a tick of the clock): load the states of
+- **A trigger** (a matching event, a manual start, a tick of a schedule): load the states of
   `gates_of(flow, data)`, and those of `buffer_gates(flow, buffer)` if there is a buffer among them.
-  Ask `admit`. Write `changes` (None removes), each with `due_at` of its state. If there is a
-  `start`, create that run; the answer names `run_id` and the boolean of `outcome`.
-- **A start** says which events it carries, when its first task may be taken (`not_before`), its
-  place in the queue (`position`), which run to cancel first, and which singleton it holds.
-- **A due record**: a buffer is handed to `flush`, with the states of `buffer_gates`; every other
-  state that is due has nothing more to say and is removed.
-- **A run that ends** and holds a singleton: load that state, write what `release` returns.
+  Call `admit`. Write `changes` (None removes), each with `due_at` of its state. If there is a
+  `start`, create that run; the response names `run_id` and the boolean of `outcome`.
+- **A start** contains its events, the earliest time of its first task (`not_before`), its
+  place in the queue (`position`), the run to cancel first, and the singleton that it holds.
+- **A due record**: pass a buffer to `flush`, with the states of `buffer_gates`; remove every other
+  due state, which has expired.
+- **A run that ends** and holds a singleton: load that state, write the result of `release`.
 - **A pass** of a run under `concurrency` needs a slot (`concurrency.py`), at the gate that the run
-  remembers from its start: `enter` and `leave`. Where `enter` says no, it calls `wait` and has a
-  record under `turn_key`; after a `leave`, `admissible` says how many of the first may `enter`.
+  stores from its start: `enter` and `leave`. If `enter` refuses, call `wait` and write a record
+  under `turn_key`; after a `leave`, `admissible` is the number of waiting runs that may `enter`.
 
-Gates stand in this order: idempotency, rateLimit, singleton that skips, debounce, batch; then, when
-a run is made, singleton that cancels, throttle, priority. The first that stops a trigger is the
-one reported. Only a trigger that is admitted, as a run or into a buffer, spends anything: one that
-is dropped or skipped may come again and is not called a duplicate (decision 42). Replays, children,
-failure handlers and evals bypass all of this; only concurrency holds for them, and not for failure
-handlers.
+The order of gates is: idempotency, rateLimit, singleton that skips, debounce, batch; then, when a
+run is created, singleton that cancels, throttle, priority. The first that stops a trigger is
+reported. Only a trigger that is admitted, as a run or into a buffer, counts against limits: one
+that is dropped or skipped may be sent again and is not a duplicate (decision 42). Replays,
+children, failure handlers and evals bypass all of this; concurrency still applies to them, except
+to failure handlers.
 """
 
 from collections.abc import Iterable, Mapping
@@ -40,16 +40,16 @@ from perdure.core.intake.flow_state import (
     Pace,
     RateLog,
     Seen,
+    SingletonHolder,
     State,
     States,
-    StickyWorker,
     buffer_gates,
     gates_of,
 )
 
 Outcome = Literal["started", "skipped", "dropped", "debounced", "batched", "deduped"]
 BOOLEANS: tuple[Outcome, ...] = ("skipped", "dropped", "debounced", "batched", "deduped")
-"""What an answer reports of each matched workflow."""
+"""The outcomes that a response reports as booleans, for each matched workflow."""
 
 _MILLISECOND = 1_000
 
@@ -59,38 +59,38 @@ class Start(Struct, frozen=True, kw_only=True):
 
     run_id: str
     arrivals: tuple[Arrival, ...]
-    """What it carries: one event, or all of a batch in order."""
+    """Its triggers: one, or all of a batch in order."""
     is_batch: bool
     not_before: int
     position: int
-    """Its place in every queue, as a moment; a priority moves it."""
+    """Its place in every queue, as an instant; a priority moves it."""
     cancels: str | None = None
-    """A live run that must make room first."""
+    """An open run to cancel first."""
     singleton: Gate | None = None
-    """What it holds until it ends."""
+    """The singleton that it holds until it ends."""
 
 
 class Admission(Struct, frozen=True, kw_only=True):
-    """What becomes of a trigger, or of a buffer."""
+    """The decision on a trigger, or on a buffer."""
 
     outcome: Outcome
     start: Start | None = None
     carries_trigger: bool = False
-    """Whether the started run carries the trigger that was asked about."""
+    """Whether the started run carries the trigger that was decided on."""
     changes: Mapping[Gate, State | None] = {}
     shed: int = 0
-    """How many buffered triggers were let go because a singleton lives."""
+    """How many buffered triggers were discarded because a singleton run is open."""
 
     @property
     def run_id(self) -> str | None:
-        """What the answer names."""
+        """The run id in the response."""
         return self.start.run_id if self.start is not None and self.carries_trigger else None
 
 
 def admit(
     flow: Flow, states: States, arrival: Arrival, data: object, *, run_id: str, now: int
 ) -> Admission:
-    """What becomes of one trigger. `data` is decoded; `run_id` is for the run, if there is one."""
+    """Decide on one trigger. `data` is decoded; `run_id` is for the run, if one starts."""
     gates = {gate.policy: gate for gate in gates_of(flow, data)}
     spent: dict[Gate, State | None] = {}
     if flow.idempotency is not None:
@@ -107,7 +107,7 @@ def admit(
         spent[gate] = counted
     if flow.singleton is not None and flow.singleton.mode == "skip":
         held = states.get(gates["singleton"])
-        if isinstance(held, StickyWorker):
+        if isinstance(held, SingletonHolder):
             return Admission(outcome="skipped")
     if flow.debounce is not None or flow.batch is not None:
         gate = gates["batch" if flow.batch is not None else "debounce"]
@@ -119,10 +119,7 @@ def admit(
 def flush(
     flow: Flow, states: States, gate: Gate, buffer: Buffer, *, run_id: str, now: int
 ) -> Admission:
-    """What becomes of a buffer whose time has come, under the definition of today.
-
-    Asked too early, nothing: the buffer stays as it is.
-    """
+    """Decide on a due buffer, with the current definition. A buffer that is not due stays."""
     if now < buffer.fire_at:
         return Admission(outcome=_outcome(gate), changes={gate: buffer})
     made = _made_of(flow, states, gate, buffer, run_id=run_id, now=now)
@@ -130,8 +127,8 @@ def flush(
 
 
 def release(state: State | None, run_id: str) -> State | None:
-    """A singleton after the end of a run: free, unless another run has it by now."""
-    return None if isinstance(state, StickyWorker) and state.run_id == run_id else state
+    """A singleton after the end of a run: free, unless another run holds it by now."""
+    return None if isinstance(state, SingletonHolder) and state.run_id == run_id else state
 
 
 # Runs ---------------------------------------------------------------------------------------------
@@ -156,22 +153,22 @@ def _made(
     run_id: str,
     now: int,
 ) -> Admission:
-    """A run, unless a singleton that skips lives."""
-    known = {gate.policy: gate for gate in gates}
+    """The start of a run, unless a singleton that skips is held by an open run."""
+    by_policy = {gate.policy: gate for gate in gates}
     changes: dict[Gate, State | None] = {}
     cancels: str | None = None
     singleton: Gate | None = None
     if flow.singleton is not None:
-        singleton = known["singleton"]
+        singleton = by_policy["singleton"]
         held = states.get(singleton)
-        if isinstance(held, StickyWorker):
+        if isinstance(held, SingletonHolder):
             if flow.singleton.mode == "skip":
                 return Admission(outcome="skipped", shed=len(arrivals))
             cancels = held.run_id
-        changes[singleton] = StickyWorker(run_id)
+        changes[singleton] = SingletonHolder(run_id)
     not_before = now
     if flow.throttle is not None:
-        gate = known["throttle"]
+        gate = by_policy["throttle"]
         pace = states.get(gate)
         if isinstance(pace, Pace):
             not_before = max(now, pace.free_at)
@@ -190,7 +187,7 @@ def _made(
 
 
 def _interval(limit: int, per_ms: int) -> int:
-    """Between two slots; rounded up, so that no window ever holds one slot too many."""
+    """The time between two slots; rounded up, so that no window holds one slot too many."""
     return -(-per_ms * _MILLISECOND // limit)
 
 
@@ -207,20 +204,20 @@ def _buffered(
     run_id: str,
     now: int,
 ) -> Admission:
-    """Into the buffer of a debounce or a batch, which may thereby be full, or overdue."""
+    """Add a trigger to the buffer of a debounce or a batch, which may be full then, or overdue."""
     held = states.get(gate)
     alone = _opened(flow, arrival, now)
     left: Buffer | None = None
     if not isinstance(held, Buffer):
-        ripe = alone
+        current = alone
     elif now >= held.fire_at or _is_too_much(flow, held, arrival):
-        # What is here had its time, or a pass could not carry more: this one begins the next.
-        ripe, left = held, alone
+        # The buffer is due, or a pass could not carry more: this trigger opens the next one.
+        current, left = held, alone
     else:
-        ripe = _joined(flow, held, arrival, alone)
-    if left is None and not _is_full(flow, ripe):
-        return Admission(outcome=_outcome(gate), changes={**spent, gate: ripe})
-    made = _made_of(flow, states, gate, ripe, run_id=run_id, now=now)
+        current = _joined(flow, held, arrival, alone)
+    if left is None and not _is_full(flow, current):
+        return Admission(outcome=_outcome(gate), changes={**spent, gate: current})
+    made = _made_of(flow, states, gate, current, run_id=run_id, now=now)
     skipped = made.start is None and left is None
     return Admission(
         outcome="skipped" if skipped else _outcome(gate),
@@ -233,14 +230,14 @@ def _buffered(
 
 def _opened(flow: Flow, arrival: Arrival, now: int) -> Buffer:
     quiet = flow.debounce.period_ms if flow.debounce is not None else 0
-    patience = flow.batch.timeout_ms if flow.batch is not None else quiet
-    fire_at = now + patience * _MILLISECOND
+    timeout = flow.batch.timeout_ms if flow.batch is not None else quiet
+    fire_at = now + timeout * _MILLISECOND
     buffer = Buffer(arrivals=(arrival,), opened_at=now, fire_at=fire_at, count=1)
     return msgspec.structs.replace(buffer, fire_at=now) if _is_full(flow, buffer) else buffer
 
 
 def _joined(flow: Flow, held: Buffer, arrival: Arrival, alone: Buffer) -> Buffer:
-    """A debounce keeps the last and begins to wait anew; a batch keeps all, and its time."""
+    """A debounce keeps the last trigger and restarts its delay; a batch keeps all of them."""
     count = held.count + 1
     if flow.batch is None:
         return msgspec.structs.replace(alone, opened_at=held.opened_at, count=count)
@@ -265,9 +262,9 @@ def _outcome(gate: Gate) -> Outcome:
 
 
 def _counted(state: State | None, policy: RateLimit, now: int) -> RateLog | None:
-    """The log with one more trigger; none when there is no room for it.
+    """The log with one more trigger; None if the limit is reached.
 
-    Long logs are coarse: moments of one grain are written as its end, so that each leaves the
+    Long logs are coarse: instants within one grain are recorded as its end, so that each leaves the
     window a little late and the limit holds all the same.
     """
     window = policy.per_ms * _MILLISECOND

@@ -1,7 +1,7 @@
-"""What flow control remembers: one small state per workflow, policy and scope, and its name.
+"""Stored states of flow control: one small record per workflow, policy and scope.
 
-The engine keeps each as a record: `record_key` names it, `encode_state` writes it, `due_at` says
-when somebody must look at it.
+`record_key` is the key of the record, `encode_state` its content, and `due_at` the instant at which
+the engine must process it.
 """
 
 import hashlib
@@ -36,13 +36,13 @@ _CREATION: tuple[Policy, ...] = ("singleton", "throttle")
 
 
 class Arrival(Struct, frozen=True):
-    """A trigger as a run will see it."""
+    """A trigger as its run receives it."""
 
     name: str
     data: bytes
-    """JSON, or nothing for null."""
+    """JSON; empty for null."""
     event_id: str | None = None
-    """The logged event; none for manual starts and ticks of the clock."""
+    """The logged event; None for manual starts and ticks of schedules."""
     trigger: str = "event"
     pin: str = ""
     session: str | None = None
@@ -57,20 +57,20 @@ class Gate(NamedTuple):
 
 
 class Seen(Struct, frozen=True, tag="seen"):
-    """An idempotency key that has had its run."""
+    """An idempotency key that was used."""
 
     until: int
 
 
 class RateLog(Struct, frozen=True, tag="rate"):
-    """When triggers were let in: moments and how many, oldest first."""
+    """When triggers were admitted: instants and how many, oldest first."""
 
     entries: tuple[tuple[int, int], ...]
     until: int
 
 
-class StickyWorker(Struct, frozen=True, tag="holder"):
-    """The live run of a singleton."""
+class SingletonHolder(Struct, frozen=True, tag="holder"):
+    """The open run of a singleton."""
 
     run_id: str
 
@@ -82,7 +82,7 @@ class Buffer(Struct, frozen=True, tag="buffer"):
     opened_at: int
     fire_at: int
     count: int
-    """How many came, also those that a debounce let go."""
+    """How many triggers arrived, including those that a debounce discarded."""
 
     @property
     def size(self) -> int:
@@ -90,23 +90,23 @@ class Buffer(Struct, frozen=True, tag="buffer"):
 
 
 class Pace(Struct, frozen=True, tag="pace"):
-    """The earliest slot of a throttle that nobody has."""
+    """The earliest free slot of a throttle."""
 
     free_at: int
 
 
 class Slots(Struct, frozen=True, tag="slots"):
-    """How many passes of a workflow run at once, and how many runs wait for one to end."""
+    """How many slots of a workflow are in use, and how many runs wait for one."""
 
     in_use: int = 0
     waiting: int = 0
 
 
-State = Seen | RateLog | StickyWorker | Buffer | Pace | Slots
+State = Seen | RateLog | SingletonHolder | Buffer | Pace | Slots
 
 
 class States(Protocol):
-    """Whoever knows the states of a workflow. One that is not there is none."""
+    """The states of a workflow. A missing state is None."""
 
     def get(self, gate: Gate, /) -> State | None: ...
 
@@ -118,20 +118,20 @@ decode_state = _decoder.decode
 
 
 def due_at(state: State | None) -> int | None:
-    """When somebody must look at a state: to flush a buffer, or to forget the rest."""
+    """When a state must be processed: to flush a buffer, or to remove an expired state."""
     match state:
         case Seen(until) | RateLog(_, until):
             return until
-        case Buffer(fire_at=ctx) | Pace(ctx):
-            return ctx
-        case StickyWorker() | Slots() | None:
+        case Buffer(fire_at=at) | Pace(at):
+            return at
+        case SingletonHolder() | Slots() | None:
             return None
 
 
 def scope_of(key: str | None, data: object) -> str:
-    """The scope of a dotted path into decoded data: the JSON text of what is there.
+    """The scope of a dotted path into decoded data: the JSON text of the value there.
 
-    Without a path, or where it leads to nothing or to no scalar, it is the whole workflow.
+    Without a path, or without a scalar at the path, it is the whole workflow.
     """
     if key is None:
         return ""
@@ -145,24 +145,24 @@ def scope_of(key: str | None, data: object) -> str:
 
 
 def record_key(app: str, workflow: str, gate: Gate) -> str:
-    """The name of a state among those of its namespace."""
+    """The key of a state among those of its namespace."""
     return f"{record_prefix(app, workflow)}{gate.policy}/{part_of(gate.scope)}"
 
 
 def record_prefix(app: str, workflow: str) -> str:
-    """How the names of all states of a workflow begin."""
+    """The common prefix of the keys of all states of a workflow."""
     return f"{part_of(app)}/{part_of(workflow)}/"
 
 
 def part_of(text: str) -> str:
-    """A text as one part of a name. Long ones are told by their digest, as indexes are bounded."""
+    """A text as one part of a key. Long ones become a digest, as index keys are bounded."""
     if len(text.encode("utf-8", "surrogatepass")) > limits.RECORD_KEY_PART_BYTES_MAX:
         return "~" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
     return text.replace("%", "%25").replace("/", "%2F").replace("~", "%7E")
 
 
 def gates_of(flow: Flow, data: object) -> list[Gate]:
-    """The states that a trigger with this decoded data is decided on."""
+    """The gates whose states decide on a trigger with this decoded data."""
     return [
         Gate(policy, scope_of(told.key, data))
         for policy, field in _ADMISSION
@@ -171,7 +171,7 @@ def gates_of(flow: Flow, data: object) -> list[Gate]:
 
 
 def buffer_gates(flow: Flow, buffer: Buffer | None) -> list[Gate]:
-    """The states that the run of a buffer is decided on."""
+    """The gates whose states decide on the run of a buffer."""
     if buffer is None:
         return []
     data = _decoded(buffer.arrivals[0])

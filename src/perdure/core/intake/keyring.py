@@ -1,8 +1,8 @@
-"""Secrets at rest: sealed with a key that is not in the store.
+"""Secrets at rest: encrypted with a master key that is not in the store.
 
-A sealed secret is bound to what it belongs to: moved to another row, it does not open. It names the
-key that sealed it by a few bytes; older keys still open what they sealed. The caller gives the
-nonce: nothing here is random.
+A sealed secret is bound to its owner: moved to another row, it cannot be opened. It names the key
+that sealed it by a few bytes; older keys still open the secrets that they sealed. The caller passes
+the nonce: nothing here is random.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ _NAME_BYTES = 4
 
 
 class CannotOpen(ValueError):
-    """Sealed with a key that we do not have, or for something else, or broken."""
+    """Sealed with an unknown key or for another owner, or damaged."""
 
 
 class Keyring:
-    """The master key, and older ones that still open. Told as texts of at least 32 characters."""
+    """The master key, and older ones for opening. All are texts of at least 32 characters."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         if not keys:
@@ -35,14 +35,14 @@ class Keyring:
         self._ciphers = {_name(key): ChaCha20Poly1305(key) for key in derived}
 
     def seal(self, secret: str, *, owner: str, nonce: bytes) -> bytes:
-        """A secret for the store. `owner` names what it belongs to, the same for ever."""
+        """Encrypt a secret for the store. `owner` names what it belongs to, and never changes."""
         assert len(nonce) == NONCE_BYTES
         head = _VERSION + self._current
         sealed = self._ciphers[self._current].encrypt(nonce, secret.encode(), head + owner.encode())
         return head + nonce + sealed
 
     def open(self, sealed: bytes, *, owner: str) -> str:
-        """What was sealed for this owner. Raises CannotOpen."""
+        """Decrypt a secret of this owner. Raises CannotOpen."""
         head, rest = sealed[: 1 + _NAME_BYTES], sealed[1 + _NAME_BYTES :]
         cipher = self._ciphers.get(head[1:])
         if head[:1] != _VERSION or cipher is None or len(rest) < NONCE_BYTES:
@@ -51,7 +51,7 @@ class Keyring:
         try:
             return cipher.decrypt(nonce, text, head + owner.encode()).decode()
         except InvalidTag:
-            raise CannotOpen("broken, or sealed for something else") from None
+            raise CannotOpen("damaged, or sealed for another owner") from None
 
     def is_current(self, sealed: bytes) -> bool:
         """Whether the newest key sealed it."""
@@ -59,7 +59,7 @@ class Keyring:
 
 
 def _derived(key: str) -> bytes:
-    """The key proper, by HKDF-SHA256 with one block."""
+    """The encryption key, by HKDF-SHA256 with one block."""
     extracted = hmac.new(b"perdure", key.encode(), hashlib.sha256).digest()
     return hmac.new(extracted, b"sealed secrets\x01", hashlib.sha256).digest()
 

@@ -1,13 +1,13 @@
-"""Equality between members of an event and known values: what a wait matches on, and its index.
+"""Matches of event waits: equality between members of an event and given values, and their index.
 
 A match names members of the data by dotted paths, such as `data.order.id`, and the value that each
 must have. Equality is typed: a text equals only a text, numbers equal by value (1 and 1.0), true
-and false only themselves, null only a null that is there. A member that is missing, a list or an
-object equals nothing.
+and false only themselves, null only a null that is present. A missing member, a list or an object
+equals nothing.
 
-The index of a match is one digest of the paths and one of the values, so that an event finds the
-matches that hold without a look at the others. `equalities` finds matches in filters: those parts
-of a filter without which it cannot hold.
+The index of a match is one digest of the paths and one of the values, so that the matches of an
+event are found without reading the others. `equalities` derives a match from a filter: the
+comparisons that must be true for the filter to be true.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ _EXACT = 1 << 53
 
 
 class Index(NamedTuple):
-    """Where a wait is found: by the paths that it compares, and by a digest of them and values."""
+    """The index key of a wait: the paths that it compares, and a digest of paths and values."""
 
     paths: tuple[str, ...]
     key: str
@@ -41,12 +41,12 @@ class Index(NamedTuple):
         return self.key.partition(":")[0]
 
 
-def read_match(told: bytes) -> dict[str, Scalar]:
-    """A match as it was sent. Raises ValueError for one that makes no sense."""
-    if len(told) > MATCH_BYTES_MAX:
+def read_match(sent: bytes) -> dict[str, Scalar]:
+    """Decode a match. Raises ValueError if it is not valid."""
+    if len(sent) > MATCH_BYTES_MAX:
         raise ValueError(f"has more than {MATCH_BYTES_MAX} bytes")
     try:
-        members = _decoder.decode(told)
+        members = _decoder.decode(sent)
     except (msgspec.DecodeError, RecursionError):
         raise ValueError("is no JSON") from None
     if not isinstance(members, dict) or not members:
@@ -56,7 +56,7 @@ def read_match(told: bytes) -> dict[str, Scalar]:
     for path, value in members.items():
         root, *names = path.split(".")
         if root != _ROOT or not all(names):
-            raise ValueError(f"names {path[:64]!r}, which is no path such as data.order.id")
+            raise ValueError(f"names {path[:64]!r}, which is not a path such as data.order.id")
         if isinstance(value, dict | list):
             raise ValueError(f"compares {path[:64]} with a list or an object")
     return members
@@ -69,7 +69,7 @@ def holds(match: Match, event: Event) -> bool:
 
 
 def index_of(match: Match) -> Index | None:
-    """Where a match is found; none for one that compares nothing."""
+    """The index key of a match; None for one that compares nothing."""
     if not match:
         return None
     paths = tuple(sorted(match))
@@ -84,14 +84,14 @@ def digest_of(paths: Sequence[str], values: Match) -> str:
 
 
 def digest_in(paths: Sequence[str], event: Event) -> str | None:
-    """The same of an event; none when it lacks one of them, so that nothing there can match."""
+    """The same for an event; None if it lacks one of the members, so that no match holds."""
     data = data_of(event)
     tokens = [_token(value_at(data, path)) for path in paths]
     return None if None in tokens else _digest(token for token in tokens if token is not None)
 
 
 def data_of(event: Event) -> object:
-    """The data of an event; UNSET, which has no members, for bytes that are no JSON."""
+    """The data of an event; UNSET, which has no members, for bytes that are not JSON."""
     try:
         return event.value
     except (ValueError, RecursionError, msgspec.DecodeError):
@@ -99,7 +99,7 @@ def data_of(event: Event) -> object:
 
 
 def value_at(data: object, path: str) -> object:
-    """What stands at a path such as `data.order.id`; UNSET when nothing does."""
+    """The value at a path such as `data.order.id`; UNSET if there is none."""
     for name in path.split(".")[1:]:
         if not isinstance(data, dict) or name not in data:
             return UNSET
@@ -108,7 +108,7 @@ def value_at(data: object, path: str) -> object:
 
 
 def _token(value: object) -> str | None:
-    """One text per value: equal values have the same, all others another. None equals nothing."""
+    """A text that is the same for equal values and different for others; None equals nothing."""
     match value:
         case str():
             return "s" + value
@@ -136,7 +136,7 @@ _FILTER_TOKEN = re.compile(
     re.ASCII,
 )
 _UNREADABLE = re.compile(r"""\\|//|'{3}|"{3}""")
-"""Escapes, comments and long texts: filters with such are not read, only evaluated."""
+"""Escapes, comments and long texts: filters with these are not analysed, only evaluated."""
 _CONSTANTS: Mapping[str, Scalar] = {"true": True, "false": False, "null": None}
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?", re.ASCII)
 _MEMBER = re.compile(r"(event|trigger)((?: \. [A-Za-z_]\w*)+)", re.ASCII)
@@ -144,9 +144,9 @@ _MEMBER = re.compile(r"(event|trigger)((?: \. [A-Za-z_]\w*)+)", re.ASCII)
 
 def equalities(source: str, trigger: Event) -> dict[str, Scalar]:
     """The members of an event that a filter compares with known values, so that it can hold only
-    where they are equal. The filter must compile. What is not understood is left out.
+    where they are equal. The filter must compile. Parts of another form are left out.
 
-    They are the parts of a conjunction (`… && …`) of the form `event.data.id == 'A1'` or
+    The analysed parts are those of a conjunction (`… && …`) of the form `event.data.id == 'A1'` or
     `event.data.id == trigger.data.id`, in either order.
     """
     found: dict[str, Scalar] = {}
@@ -182,15 +182,15 @@ def _known(part: str, trigger: Event) -> object:
 
 
 def _is_comparable(value: object) -> TypeGuard[Scalar]:
-    """Whether filters and matches agree on what equals it: not of numbers that may be rounded."""
+    """Whether filters and matches compare it alike; they differ for numbers that may be rounded."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return -_EXACT < value < _EXACT
     return _token(value) is not None
 
 
 def _conjuncts(source: str) -> Iterator[str]:
-    """The parts of a conjunction, their tokens divided by single spaces; none if it is another
-    expression, or one that is not understood."""
+    """The parts of a conjunction, their tokens separated by single spaces; none if the filter is
+    another kind of expression."""
     if _UNREADABLE.search(source) is not None:
         return
     parts: list[list[str]] = [[]]

@@ -1,8 +1,8 @@
-"""How large a regular expression is once its repetitions are written out.
+"""The size of a regular expression after expanding its repetitions.
 
-The library compiles a pattern whenever it is evaluated, and goes through it at worst in whole for
-each byte of text, so the size decides about the work. It is an upper bound: about four for a
-letter, more for what stands for many letters. Whether a pattern is well formed, the library says.
+The library compiles a pattern on every evaluation, and may traverse all of it for each byte of
+text, so the size determines the work. It is an upper bound: about four for a letter, more for
+character classes. Whether a pattern is well formed is checked by the library.
 """
 
 import re
@@ -26,8 +26,8 @@ _MANY = re.compile(r"\\[pP]|\[:\^|\\x|\\[0-7]|[^\x00-\x7f]")
 
 
 def pattern_size(pattern: str) -> int:
-    """About how many steps of a machine a pattern stands for."""
-    # Each open group: what it has so far, and its last atom, which a repetition multiplies.
+    """About how many states the automaton of a pattern has."""
+    # Each open group: its size so far, and that of its last atom, which a repetition multiplies.
     groups: list[list[int]] = [[0, 0]]
     for token in _TOKEN.finditer(pattern):
         group = groups[-1]
@@ -35,7 +35,7 @@ def pattern_size(pattern: str) -> int:
             groups.append([_LETTER, 0])
         elif token["close"] is not None:
             inner = sum(groups.pop())
-            if not groups:  # There was no group to close: the library refuses it.
+            if not groups:  # No group to close: the library refuses the pattern.
                 groups.append([0, 0])
             _append(groups[-1], inner)
         elif token["least"] is not None:

@@ -1,7 +1,7 @@
 """Signatures with a time in them: `t=<seconds>,v1=<hex>`, HMAC-SHA256 of `<t>.` and the raw body.
 
 The same layout signs outgoing webhooks and invokes of runners, and is checked on incoming webhooks.
-Several `v1` may stand in one header, and several secrets be valid, while a secret is changed.
+A header may have several `v1`, and several secrets may be valid, while a secret is rotated.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 HEADERS = ("X-Durablex-Signature", "X-Duraton-Signature")
-"""Both names are sent, and either is taken."""
+"""Both names are sent, and either is accepted."""
 STRIPE_HEADER = "Stripe-Signature"
 TOLERANCE_SECONDS = 300
 
@@ -35,7 +35,7 @@ def sign(secret: str, body: bytes, seconds: int) -> str:
 def verify(
     header: str | None, body: bytes, *, secrets: Sequence[str], seconds: int
 ) -> Fault | None:
-    """What is wrong with a signature at this second; none when it is good."""
+    """What is wrong with a signature at this second; None if it is valid."""
     if header is None or not header.strip():
         return "missing_signature"
     parts = [part.strip().partition("=") for part in header.split(",", _PARTS_MAX)]
@@ -45,7 +45,7 @@ def verify(
         return "malformed_signature"
     if abs(seconds - int(times[0])) > TOLERANCE_SECONDS:
         return "timestamp_out_of_tolerance"
-    # Every pair is compared, so that the time taken tells nothing.
+    # Every pair is compared, so that timing reveals nothing.
     good = [
         hmac.compare_digest(_digest(secret, body, times[0]).encode(), digest.encode())
         for secret in secrets
@@ -61,7 +61,7 @@ def header_of(scheme: Scheme, headers: Mapping[str, str]) -> str | None:
 
 
 def signed_second(header: str) -> str:
-    """The time in a signature that was found good."""
+    """The time in a valid signature."""
     return next(
         value
         for name, _, value in (p.strip().partition("=") for p in header.split(","))
@@ -70,7 +70,7 @@ def signed_second(header: str) -> str:
 
 
 def fingerprint(key: str) -> str:
-    """What a runner tells of its signing key, so that two ends can see whether they have one."""
+    """The digest of a signing key, by which runner and server check that they share it."""
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 

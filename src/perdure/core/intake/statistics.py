@@ -1,4 +1,4 @@
-"""Figures over runs, as the overview shows them. All of them are integers."""
+"""Statistics of runs for the overview. All numbers are integers."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -18,7 +18,7 @@ DEFAULT_SPAN = 86_400 * limits.SECOND
 
 
 class Totals(Struct, frozen=True, rename="camel"):
-    """How many runs there are of which kind."""
+    """The numbers of runs by state."""
 
     total: int
     active: int
@@ -30,7 +30,7 @@ class Totals(Struct, frozen=True, rename="camel"):
 
 
 def totals(counts: Mapping[str, int]) -> Totals:
-    """The figures of a selection of runs, of their number by status."""
+    """The totals of a selection of runs, from their numbers by status."""
     succeeded, failed = counts.get("succeeded", 0), counts.get("failed", 0)
     ended = succeeded + failed
     return Totals(
@@ -40,13 +40,13 @@ def totals(counts: Mapping[str, int]) -> Totals:
         running=sum(counts.get(status, 0) for status in _RUNNING),
         succeeded=succeeded,
         failed=failed,
-        # Half a percent counts up, as people round.
+        # Half a percent is rounded up.
         success_rate=(200 * succeeded + ended) // (2 * ended) if ended else 0,
     )
 
 
 class Started(NamedTuple):
-    """A run, as far as a series over time cares."""
+    """The members of a run that a time series needs."""
 
     started_at: int
     status: str
@@ -54,7 +54,7 @@ class Started(NamedTuple):
 
 
 class Bucket(Struct, rename="camel", omit_defaults=True):
-    """The runs that started in one stretch of time."""
+    """The runs that started in one interval."""
 
     started_at: int
     counts: dict[str, int]
@@ -63,18 +63,18 @@ class Bucket(Struct, rename="camel", omit_defaults=True):
     max_ms: int | None = None
 
 
-def bucket_step(since: int, until: int, wanted: int | None = None) -> int:
-    """How long a stretch is: as wanted, else the shortest that makes few of them."""
+def bucket_step(since: int, until: int, requested: int | None = None) -> int:
+    """The length of an interval: as requested, else the shortest that gives few enough."""
     span = max(1, until - since)
-    if wanted is not None and span // wanted < limits.BUCKETS_MAX:
-        return wanted
-    few = limits.BUCKETS_DEFAULT_MAX if wanted is None else limits.BUCKETS_MAX
+    if requested is not None and span // requested < limits.BUCKETS_MAX:
+        return requested
+    few = limits.BUCKETS_DEFAULT_MAX if requested is None else limits.BUCKETS_MAX
     fitting = (step for step in _STEPS if -(-span // step) <= few)
     return next(fitting, -(-span // (few * _STEPS[-1])) * _STEPS[-1])
 
 
 def series(runs: Iterable[Started], since: int, until: int, step: int) -> list[Bucket]:
-    """The stretches from one moment to another, also those in which nothing started."""
+    """All intervals between two instants, including those in which no run started."""
     first = since // step
     buckets = [
         Bucket(started_at=place * step, counts={}, total=0)

@@ -1,4 +1,4 @@
-"""Which workflows an event starts: an index of all triggers of a namespace."""
+"""The index of all event triggers of a namespace: which workflows an event starts."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -17,37 +17,37 @@ class Registered(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """What an event starts, by workflow name and then app, and which conditions failed."""
+    """The workflows that an event starts, by name and then app, and the conditions that failed."""
 
     workflows: list[Registered]
     failed: FailedConditions
 
 
 class TriggerIndex:
-    """Every event trigger of one namespace, found by name without looking at the others.
+    """Every event trigger of one namespace, indexed by name.
 
-    Built anew when a registration changes something; it is never changed. An event costs one
-    look per length of prefix that anybody registered, however many workflows there are.
+    Immutable: it is rebuilt when a registration changes. An event costs one lookup per length of
+    registered prefixes, however many workflows there are.
     """
 
     def __init__(self, registered: Iterable[Registered]) -> None:
         self._exact: dict[str, list[tuple[Registered, str | None]]] = {}
         self._prefixes: dict[str, list[tuple[Registered, str | None]]] = {}
         for one in registered:
-            for told in one.workflow.triggers:
-                if told.event is None:
+            for trigger in one.workflow.triggers:
+                if trigger.event is None:
                     continue
-                if told.event.endswith("*"):
-                    named = self._prefixes.setdefault(told.event[:-1], [])
+                if trigger.event.endswith("*"):
+                    named = self._prefixes.setdefault(trigger.event[:-1], [])
                 else:
-                    named = self._exact.setdefault(canonical(told.event), [])
-                named.append((one, told.condition))
+                    named = self._exact.setdefault(canonical(trigger.event), [])
+                named.append((one, trigger.condition))
         self._lengths = sorted({len(prefix) for prefix in self._prefixes})
 
     def find(self, event: Event, app: str | None) -> Matched:
         """The workflows that an event starts, each once; `app` narrows them, none is all.
 
-        A condition that cannot be evaluated is false, and told.
+        A condition that cannot be evaluated counts as false and is reported in `failed`.
         """
         chosen: dict[tuple[str, str], Registered] = {}
         failed = FailedConditions()
