@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 import uvloop
 
 from perdure.core.payload import Frame, decode, encode
+from perdure.engine.claims import ShowRun
 from perdure.server.assemble import Server
 from perdure.server.settings import Settings, is_postgres, sqlite_path
 from perdure.web.server import Connections, listen
@@ -299,6 +300,15 @@ class Wire:
 
     def until(self, condition: Callable[[], bool]) -> None:
         self.loop.until(condition)
+
+    def until_decided(self) -> None:
+        """Turn until everything is on disk that was asked for by now."""
+
+        async def ask() -> None:
+            # The beat takes one thing after the other, and this comes last and changes nothing.
+            await self.server.engine.submit(ShowRun("default", "nobody", lambda run: run))
+
+        self.run(ask())
 
     def advance(self, *, seconds: float) -> None:
         """Time passes, and what is due happens."""

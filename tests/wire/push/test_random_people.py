@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from perdure.engine.claims import ShowRun
 from tests.support.http import Json, Wire, a_wire
 from tests.support.runner import (
     HandRunner,
@@ -98,20 +97,12 @@ class Office:
         """Answer until nobody asks any more."""
         quiet = 0
         while quiet < 2:
-            self._look()
+            self.wire.until_decided()
             if self.wire.server.invoker.count:
                 self._answer(self.runner.next())
                 quiet = 0
             else:
                 quiet += 1
-
-    def _look(self) -> None:
-        """Wait until everything is decided that was asked for by now."""
-
-        async def ask() -> None:
-            await self.wire.server.engine.submit(ShowRun("default", "nobody", lambda run: run))
-
-        self.wire.run(ask())
 
     def _answer(self, invoke: Invoke) -> None:
         self.passes[invoke.run_id] += 1
