@@ -98,14 +98,14 @@ def test_a_run_that_sleeps_or_is_over_awaits_no_task(story: Story) -> None:
         (WorkerAvailability.NOBODY, "has taken it: none is registered for it"),
         (
             WorkerAvailability.SILENT,
-            "has taken it: none that is registered for it was heard of lately",
+            "has taken it: none that is registered for it was active lately",
         ),
-        (WorkerAvailability.OTHER_BUILD, "has taken it: none that lives is of build b1"),
+        (WorkerAvailability.OTHER_BUILD, "has taken it: no active worker is of build b1"),
         (
             WorkerAvailability.UNABLE,
-            "has taken it: none that lives has the capabilities that it needs",
+            "has taken it: no active worker has the capabilities that it needs",
         ),
-        (WorkerAvailability.DRAINING, "has taken it: all that could are draining"),
+        (WorkerAvailability.DRAINING, "has taken it: every worker that could take it is draining"),
     ],
 )
 def test_the_cause_says_what_is_missing(

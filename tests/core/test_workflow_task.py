@@ -305,15 +305,15 @@ def test_a_worker_with_nothing_to_add_ends_its_lease_without_further_action(
     assert not story.disk.ready[run.run_id]
 
 
-def test_a_completion_that_would_strand_the_run_is_refused(story: Story) -> None:
+def test_a_completion_that_leaves_the_run_without_a_cause_is_refused(story: Story) -> None:
     run = story.start()
     story.lease(run)
-    with story.unchanged(), pytest.raises(InvalidCommands, match="nothing is open"):
+    with story.unchanged(), pytest.raises(InvalidCommands, match="needs an open step"):
         story.complete(run)
     story.complete(run, activity())
     story.do_activity(run, 1)
     story.lease(run)
-    with story.unchanged(), pytest.raises(InvalidCommands, match="nothing is open"):
+    with story.unchanged(), pytest.raises(InvalidCommands, match="needs an open step"):
         story.complete(run)
     story.complete(run, complete_run())
     assert run.is_closed

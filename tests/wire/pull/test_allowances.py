@@ -329,7 +329,7 @@ def test_a_run_whose_queue_is_at_its_limit_says_so(limited: MakeWire) -> None:
 
     (other,) = {"order-0", "order-1"} - {first["workflow_id"]}
     told = wire.describe(other)
-    assert told["wait_reason"].endswith("no more may be leased from the queue now")
+    assert told["wait_reason"].endswith("quotas allow no more leases from its queue for now")
     assert told["next_cause"]["staffing"] == "throttled"
     finish(wire, first)
     assert given(waiting)["workflow_id"] == other

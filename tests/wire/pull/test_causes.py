@@ -182,14 +182,14 @@ def test_a_task_that_nobody_can_have_says_why(wire: Wire) -> None:
     assert missing(wire)[0] == "nobody"
 
     wire.register("w2")
-    assert missing(wire) == ("other_build", ": none that lives is of build b1")
+    assert missing(wire) == ("other_build", ": no active worker is of build b1")
 
     wire.register("w1", build_id="b1")
     assert missing(wire) == (None, "")
 
     build = {"build_id": "b1"}
     wire.control("POST", "/task-queues/q/build-ids/drain", build).ok()
-    assert missing(wire) == ("draining", ": all that could are draining")
+    assert missing(wire) == ("draining", ": every worker that could take it is draining")
 
     wire.control("POST", "/task-queues/q/build-ids/resume", build).ok()
     wire.advance(seconds=61)

@@ -36,7 +36,7 @@ from perdure.core.run.stop_details import stop_details, stop_reason, was_stopped
 from perdure.core.run.task import withdraw
 
 CANCELLATION_REQUESTED = "cancellation_requested"
-"""Why an attempt has to stop whose caller was asked to cancel itself."""
+"""The stop reason of an attempt whose workflow was asked to cancel itself."""
 
 LEASE_MAX = 86_400 * SECOND
 """No lease is longer than a day, whatever a start-to-close time-out allows."""
@@ -54,25 +54,25 @@ class Reported(NamedTuple):
     details: bytes | None = None
     timeout_kind: str | None = None
     cancelled: bool = False
-    # The bound that the result would have passed: then the failure is ours, not the worker's.
+    # The limit that the result exceeds. Set if the server rejected the result.
     reached: Reached | None = None
 
     @property
     def category(self) -> str:
-        """What kind of failure history calls it."""
+        """The `failure_category` in history."""
         if self.reached is not None:
             return "structural_limit"
         return "activity" if self.timeout_kind is None else "timeout"
 
 
 class Standing(NamedTuple):
-    """What a worker learns when it asks about its attempt."""
+    """The answer to a worker that asks whether its attempt may continue."""
 
     can_continue: bool
     cancel_requested: bool
     reason: str | None
     activity: Activity | None
-    # Of an attempt that was cancelled with its caller: whether its worker said that it stopped.
+    # Of an attempt that was cancelled with its workflow: whether its worker confirmed the stop.
     acknowledged: bool | None = None
 
 
@@ -85,7 +85,7 @@ def lease_activity(
     timeout: int,
     poll_id: str | None = None,
 ) -> None:
-    """Grant the next attempt to a worker. Attempts count leases: a vanished worker used one."""
+    """Lease the next attempt to a worker. Attempts count leases: a lost worker used one."""
     assert activity.state is READY, "only a ready activity can be leased"
     now = ctx.now
     activity.state = LEASED
@@ -99,7 +99,7 @@ def lease_activity(
 
 
 def lease_timeout(activity: Activity, timeout: int) -> int:
-    """An attempt that may run long is not given to a second worker before its own time is up."""
+    """The lease time of an attempt: at least its start-to-close time-out, so that it runs once."""
     allowed = activity.timeouts.start_to_close
     if allowed is None or activity.timeouts.heartbeat is not None:
         return timeout
@@ -107,7 +107,7 @@ def lease_timeout(activity: Activity, timeout: int) -> int:
 
 
 def cancelled_members(activity: Activity, cancellation: Cancellation, now: int) -> dict[str, Any]:
-    """What history tells of an activity that was cancelled with its caller."""
+    """The payload of `ActivityCancelled` for an activity that was cancelled with its workflow."""
     return {
         "workflow_command_id": cancellation.request_id,
         **_identity(activity),
@@ -118,7 +118,7 @@ def cancelled_members(activity: Activity, cancellation: Cancellation, now: int) 
 
 
 def end_cancelled(run: Run, ctx: Context, activity: Activity, cancellation: Cancellation) -> None:
-    """An activity that was asked to stop has stopped, or nobody is left who could say so."""
+    """End an activity that was asked to stop: its worker confirmed it, or the lease expired."""
     activity.lease = None
     members = cancelled_members(activity, cancellation, ctx.now)
     resolve(run, activity, held("ActivityCancelled", members, activity, failed=True))
@@ -126,7 +126,7 @@ def end_cancelled(run: Run, ctx: Context, activity: Activity, cancellation: Canc
 
 
 def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
-    """The leased attempt that a report speaks of. Refuses closed runs, strangers and old tries."""
+    """The leased attempt that a report names. Rejects closed runs, unknown and old attempts."""
     if run.status in CLOSED:
         details = stop_details(run)
         match run.status:
@@ -150,7 +150,7 @@ def find_attempt(run: Run, *, sequence: int, attempt_id: str) -> Activity:
 
 
 def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Activity:
-    """The leased attempt, if it is this owner's."""
+    """The leased attempt; rejects other owners."""
     activity = find_attempt(run, sequence=sequence, attempt_id=attempt_id)
     assert activity.lease is not None
     if activity.lease.owner != owner:
@@ -162,7 +162,7 @@ def require_attempt(run: Run, *, sequence: int, attempt_id: str, owner: str) -> 
 
 
 def complete_activity(run: Run, ctx: Context, activity: Activity, result: bytes | None) -> None:
-    """The attempt succeeded: the operation has its result."""
+    """Complete the activity with the result of its attempt."""
     activity.lease = None
     members = _attempt(activity)
     members.result = raw(result)
@@ -176,7 +176,7 @@ def complete_activity(run: Run, ctx: Context, activity: Activity, result: bytes 
 
 
 def fail_activity(run: Run, ctx: Context, activity: Activity, failure: Reported) -> bool:
-    """The attempt failed. Returns whether another one follows."""
+    """Record a failed attempt. Returns whether another one follows."""
     retryable = not (failure.non_retryable or failure.cancelled or activity.cancel_requested)
     if retryable and may_retry(run, ctx, activity, failure):
         _schedule_retry(run, ctx, activity, failure)
@@ -219,10 +219,10 @@ def fail_activity(run: Run, ctx: Context, activity: Activity, failure: Reported)
 
 
 def result_too_large(reached: Reached) -> Reported:
-    """The failure of an attempt whose result cannot be kept. Another one would bring the same."""
-    kind, value, most = reached
+    """The failure of an attempt whose result is too large to store. It is not retried."""
+    kind, value, limit = reached
     return Reported(
-        message=f"{kind} of the result is {value}, more than {most}",
+        message=f"{kind} of the result is {value}, more than {limit}",
         exception_type="StructuralLimitExceeded",
         exception_class="StructuralLimitExceeded",
         non_retryable=True,
@@ -231,7 +231,7 @@ def result_too_large(reached: Reached) -> Reported:
 
 
 def limit_members(reached: Reached | None) -> dict[str, Any]:
-    """What history tells of the bound that a result would have passed."""
+    """The members of a failure event that name the limit that a result exceeds."""
     if reached is None:
         return {}
     return {
@@ -242,11 +242,11 @@ def limit_members(reached: Reached | None) -> dict[str, Any]:
 
 
 def time_out_activity(run: Run, ctx: Context, activity: Activity, kind: str) -> None:
-    """A deadline of the activity passed. Schedule-to-close ends it whatever its policy says."""
+    """Fail the attempt by a time-out. Schedule-to-close ends the activity without a retry."""
     if activity.state is READY:
         withdraw(run, activity.sequence)
     if kind == "schedule_to_start":
-        # A try that no worker took is used up too; no policy would ever end it otherwise.
+        # An attempt that no worker leased counts, too; otherwise no retry policy would end it.
         activity.attempt += 1
     failure = Reported(
         message=f"activity {activity.activity_type} passed its {kind} timeout",
@@ -260,7 +260,7 @@ def time_out_activity(run: Run, ctx: Context, activity: Activity, kind: str) -> 
 
 
 def redeliver_activity(run: Run, ctx: Context, activity: Activity) -> None:
-    """The lease ended without a word: the worker is gone, the work is not."""
+    """Make an activity ready again whose lease expired without a report."""
     if activity.cancel_requested and run.cancellation is not None:
         end_cancelled(run, ctx, activity, run.cancellation)
         return
@@ -269,7 +269,7 @@ def redeliver_activity(run: Run, ctx: Context, activity: Activity) -> None:
 
 
 def return_activity(run: Run, ctx: Context, activity: Activity) -> None:
-    """No worker ever saw the lease: the attempt has not begun, and uses up no policy."""
+    """Take back a lease that was never delivered: it does not count as an attempt."""
     activity.attempt -= 1
     activity.undelivered += 1
     redeliver_activity(run, ctx, activity)
@@ -278,10 +278,10 @@ def return_activity(run: Run, ctx: Context, activity: Activity) -> None:
 def heartbeat_activity(
     run: Run, ctx: Context, activity: Activity, *, timeout: int, progress: bytes | None
 ) -> None:
-    """Take a sign of life and extend the lease.
+    """Extend the lease by a heartbeat.
 
-    History remembers the first ones of an attempt and then one every few seconds: a loop that
-    reports each of a million rows must not outgrow its run.
+    History records the first heartbeats of an attempt and then one every few seconds: an activity
+    that sends one for each of a million rows must not exceed the history limit of its run.
     """
     assert activity.lease is not None
     activity.heartbeat_at = ctx.now
@@ -319,7 +319,7 @@ def renew_activity(run: Run, ctx: Context, activity: Activity, *, timeout: int) 
 
 
 def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standing:
-    """Whether an attempt may go on. Answers also what a refusal would say of a live worker."""
+    """Whether an attempt may continue. Returns also what a rejection would report to its worker."""
     stopped = find_stopped(run, attempt_id)
     if stopped is not None and stopped.owner == owner:
         return Standing(False, True, CANCELLATION_REQUESTED, None, stopped.acknowledged)
@@ -329,8 +329,8 @@ def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standin
         reason = stop_reason(run) if was_stopped(run) else "run_closed"
         return Standing(False, True, reason, None)
     except StaleAttempt:
-        gone = sequence not in run.operations
-        return Standing(False, True, "activity_not_running" if gone else "stale_attempt", None)
+        removed = sequence not in run.operations
+        return Standing(False, True, "activity_not_running" if removed else "stale_attempt", None)
     if activity.cancel_requested:
         return Standing(False, True, CANCELLATION_REQUESTED, None, False)
     return Standing(True, False, None, activity)
@@ -344,7 +344,7 @@ def may_retry(
     if policy is None:
         return False
     if run.hosted is not None and run.history_count >= ctx.bounds.history_events_max:
-        # No code is there that could continue as new.
+        # A standalone activity has no code that could continue as new.
         return False
     if policy.attempts_max is not None and max(activity.attempt, 1) >= policy.attempts_max:
         return False
@@ -405,12 +405,12 @@ def _make_available(run: Run, activity: Activity, now: int, available_at: int) -
 
 
 def end_backoff(run: Run, activity: Activity, now: int) -> None:
-    """The delay before the next attempt is over."""
+    """Make the next attempt ready after its delay."""
     _make_available(run, activity, now, activity.available_at)
 
 
 class _Attempt(Struct, omit_defaults=True):
-    """What history tells of an attempt that began, and of one that succeeded."""
+    """The payload of `ActivityStarted` and `ActivityCompleted`."""
 
     sequence: int
     activity_execution_id: str

@@ -1,7 +1,7 @@
-"""That somebody asked the code of a run to cancel itself: who, until when, and on whose behalf.
+"""Requests to the code of a run to cancel itself: their source, reason, deadline and lineage.
 
-The request is durable at once and enters history in its turn. From then on only workers that know
-of such requests get tasks of the run. What the code does about it is in `interruption`.
+A request is durable at once and is recorded in history when the history is not frozen. From then on
+only workers that support such requests get tasks of the run. Delivery is in `interruption`.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.run.condition_reopen import (
     open_condition,
+    record_superseded_waits,
     reopen_with_new_sequence,
-    tell_superseded,
 )
 from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
@@ -35,7 +35,7 @@ def ask_to_cancel(
     timeout_seconds: int,
     source: str = CONTROL_PLANE,
 ) -> Cancellation:
-    """A request that begins here. It waits for its turn; see `settle`."""
+    """Create a request for this run. `settle` records it in history."""
     assert run.cancellation is None
     request_id = ctx.ids.ulid()
     deadline_at = ctx.now + timeout_seconds * SECOND
@@ -56,7 +56,7 @@ def ask_to_cancel(
 
 
 def pass_on(run: Run, ctx: Context, origin: Cancellation) -> Cancellation:
-    """The request that reaches a child: its own id, the time and the budget of the first one."""
+    """Create the request of a child: with its own id, and the time and deadline of its origin."""
     assert run.cancellation is None
     request_id = ctx.ids.ulid()
     context = msgspec.json.decode(origin.context)
@@ -73,7 +73,7 @@ def pass_on(run: Run, ctx: Context, origin: Cancellation) -> Cancellation:
 
 
 def carry_over(run: Run, ctx: Context, successor: Run) -> None:
-    """A request that this run has not delivered is meant for whoever goes on."""
+    """Pass a request that is not delivered on to the successor of the run."""
     origin = run.cancellation
     if origin is None or origin.delivered is not None:
         return
@@ -92,11 +92,11 @@ def carry_over(run: Run, ctx: Context, successor: Run) -> None:
 
 
 def record_request(run: Run, ctx: Context) -> None:
-    """History learns of the request. What is open now may be cancelled, what has ended stands."""
+    """Record the request. Operations that are open now may be cancelled; ended ones stay ended."""
     cancellation = run.cancellation
     assert cancellation is not None
     assert cancellation.event_id is None
-    _tell_superseded_waits(run, ctx)
+    _record_superseded_waits(run, ctx)
     cancellation.open_calls = sorted(run.operations)
     cancellation.first_later_call = run.next_sequence
     cancellation.decided_groups = sorted(
@@ -118,26 +118,27 @@ def record_request(run: Run, ctx: Context) -> None:
     )
 
 
-def _tell_superseded_waits(run: Run, ctx: Context) -> None:
-    """The worker shall not be cancelled at an opening that its code has left.
+def _record_superseded_waits(run: Run, ctx: Context) -> None:
+    """Keep the worker from delivering the request at an opening that its code has left.
 
-    Of openings under one number it would pass over the first alone, so the last one gets another.
+    Of several openings under one number it would skip only the first, so the last one gets a new
+    number.
     """
     wait = open_condition(run)
     if run.reopened_from is None or wait is None:
         return
-    tell_superseded(run, ctx, wait.sequence if run.repeats else wait.sequence - 1)
+    record_superseded_waits(run, ctx, wait.sequence if run.repeats else wait.sequence - 1)
     if run.repeats:
         reopen_with_new_sequence(run, ctx, wait)
 
 
-def let_request_in(run: Run, ctx: Context) -> None:
-    """The turn of the request has come: history tells of it, and a worker is asked to look."""
+def record_due_request(run: Run, ctx: Context) -> None:
+    """Record a new request in history, and request a task for it."""
     cancellation = run.cancellation
     if cancellation is None or cancellation.event_id is not None:
         return
     if run.plain_input is not None:
-        # The start may still be rewritten for its first worker; until then it is all there is.
+        # The start event may still be rewritten for the first worker; it must be the only event.
         return
     record_request(run, ctx)
     hasten_task(
@@ -154,7 +155,7 @@ def let_request_in(run: Run, ctx: Context) -> None:
 
 
 def is_unseen(run: Run) -> bool:
-    """Whether history tells of a request that no worker has answered yet."""
+    """Whether history contains a request and no worker has completed a task since."""
     cancellation = run.cancellation
     return cancellation is not None and cancellation.event_id is not None and not cancellation.seen
 
@@ -175,14 +176,14 @@ def _put(
     requested_at: int,
     deadline_at: int,
 ) -> Cancellation:
-    told = {**context, "schema": SCHEMA, "request_id": request_id}
+    members = {**context, "schema": SCHEMA, "request_id": request_id}
     run.cancellation = Cancellation(
         request_id=request_id,
         root_request_id=context["root_request_id"],
         requested_at=requested_at,
         deadline_at=deadline_at,
         reason=context["reason"],
-        context=encode(told),
+        context=encode(members),
     )
     arm(run, deadline_at)
     return run.cancellation

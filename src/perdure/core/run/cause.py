@@ -1,4 +1,4 @@
-"""Why a run is not moving: the one thing that it waits for, in words and as a value."""
+"""Cause of an open run: the one thing that it waits for, as a text and as a value."""
 
 from typing import assert_never
 
@@ -45,7 +45,7 @@ class Cause(Struct, frozen=True, kw_only=True, omit_defaults=True):
     request_id: str | None = None
     approval_id: str | None = None
     availability: WorkerAvailability | None = field(default=None, name="staffing")
-    """What keeps workers from a task that is ready, if it is known and somebody is missing."""
+    """Why no worker can take the ready task, if that is known."""
 
 
 def next_cause(
@@ -53,56 +53,56 @@ def next_cause(
 ) -> Cause | None:
     """Exactly one cause for an open run, none for a closed one.
 
-    `staffing` says who is there for the task that it waits for, if it does; see `awaited_task`.
-    `damage` is what was found wrong with what the disk holds of it.
+    `availability` is that of workers for the ready task of the run; see `awaited_task`.
+    `damage` describes the corruption that was found in the stored run.
     """
     if run.is_closed:
         return None
     if damage is not None:
-        text = f"the run is damaged on disk and stands still: {damage}; restore it from a backup"
+        text = f"the stored run is damaged and cannot continue: {damage}; restore it from a backup"
         return Cause(kind="history_damaged", text=text)
     cause = _next_cause(run)
     if availability is not None and availability is not WorkerAvailability.PRESENT:
-        cause = _missing(cause, run, availability)
+        cause = _add_availability(cause, run, availability)
     return cause if run.cancellation is None else _until_closed(cause, run.cancellation)
 
 
 def awaited_task(run: Run) -> AwaitedTask | None:
-    """The ready task that an open run waits for somebody to take, if that is its cause."""
+    """The ready task that a worker must take, if that is the cause of the run."""
     if run.is_closed or run.push is not None:
         return None
-    mover = _mover(run)
-    if isinstance(mover, WorkflowTask) and mover.state is TaskState.READY:
+    awaited = _awaited(run)
+    if isinstance(awaited, WorkflowTask) and awaited.state is TaskState.READY:
         kind, queue, type_name, name = "workflow", run.queue, run.workflow_type, task_name(run)
-    elif isinstance(mover, Activity) and mover.state is TaskState.READY:
-        kind, queue, type_name = "activity", mover.queue, mover.activity_type
-        name = plain_of_name(activity_place(run, mover)[1])
+    elif isinstance(awaited, Activity) and awaited.state is TaskState.READY:
+        kind, queue, type_name = "activity", awaited.queue, awaited.activity_type
+        name = plain_of_name(activity_place(run, awaited)[1])
     else:
         return None
     return AwaitedTask(kind, run.namespace, queue, type_name, name, run.build_id)
 
 
-def _missing(cause: Cause, run: Run, availability: WorkerAvailability) -> Cause:
-    """Why nobody can have taken the task."""
-    told = {
+def _add_availability(cause: Cause, run: Run, availability: WorkerAvailability) -> Cause:
+    """Add to the text why no worker has taken the task."""
+    reasons = {
         WorkerAvailability.NOBODY: "none is registered for it",
-        WorkerAvailability.SILENT: "none that is registered for it was heard of lately",
-        WorkerAvailability.OTHER_BUILD: f"none that lives is of build {run.build_id}",
-        WorkerAvailability.UNABLE: "none that lives has the capabilities that it needs",
-        WorkerAvailability.DRAINING: "all that could are draining",
-        WorkerAvailability.THROTTLED: "no more may be leased from the queue now",
+        WorkerAvailability.SILENT: "none that is registered for it was active lately",
+        WorkerAvailability.OTHER_BUILD: f"no active worker is of build {run.build_id}",
+        WorkerAvailability.UNABLE: "no active worker has the capabilities that it needs",
+        WorkerAvailability.DRAINING: "every worker that could take it is draining",
+        WorkerAvailability.THROTTLED: "quotas allow no more leases from its queue for now",
     }
     return structs.replace(
-        cause, text=f"{cause.text}: {told[availability]}", availability=availability
+        cause, text=f"{cause.text}: {reasons[availability]}", availability=availability
     )
 
 
 def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
-    """A run that was asked to cancel itself is closed at a deadline, whatever it waits for."""
+    """Add the deadline at which a run that was asked to cancel itself is closed in any case."""
     at = cancellation.deadline_at
     return structs.replace(
         cause,
-        text=f"{cause.text}; asked to cancel, it is closed at {instant.text(at)}",
+        text=f"{cause.text}; asked to cancel itself, it is closed at {instant.text(at)}",
         until=at if cause.until is None else min(cause.until, at),
         request_id=cancellation.request_id,
     )
@@ -111,38 +111,38 @@ def _until_closed(cause: Cause, cancellation: Cancellation) -> Cause:
 def _next_cause(run: Run) -> Cause:
     if run.status is RunStatus.PAUSED and run.task is None:
         return Cause(kind="paused", text=_why_paused(run))
-    mover = _mover(run)
-    if mover is None:
+    awaited = _awaited(run)
+    if awaited is None:
         return Cause(kind="signal", text=_NOTHING_OPEN)
-    if isinstance(mover, WorkflowTask):
-        return _task(run, mover)
-    return (_message(run, mover) if mover.sequence == run.wait else None) or _operation(mover)
+    if isinstance(awaited, WorkflowTask):
+        return _task(run, awaited)
+    return (_message(run, awaited) if awaited.sequence == run.wait else None) or _operation(awaited)
 
 
-def _mover(run: Run) -> WorkflowTask | Operation | None:
-    """What moves the run next, if it is anything of its own."""
+def _awaited(run: Run) -> WorkflowTask | Operation | None:
+    """The task or operation that moves the run next, if it is one of its own."""
     if run.task is not None:
         return run.task
     if run.wait is not None and run.wait in run.operations:
         return run.operations[run.wait]
-    # What has an outcome already waits for the rest of its list; the rest is the cause.
+    # An operation with an outcome waits for the rest of its group; the rest is the cause.
     waiting = [operation for operation in run.operations.values() if _is_awaited(operation)]
-    return min(waiting, key=lambda o: (_comes_last(run, o), o.sequence), default=None)
+    return min(waiting, key=lambda o: (_is_last_resort(run, o), o.sequence), default=None)
 
 
 _NOTHING_OPEN = (
-    "waits for a signal; nothing else is open: its code said that it waits, and only a signal, an "
-    "update or a request to cancel brings it back"
+    "waits for a signal; nothing else is open: only a signal, an update or a request to cancel "
+    "resumes its code"
 )
 
 
 def _why_paused(run: Run) -> str:
     pause = None if run.push is None else run.push.pause
     if pause is None or pause.reason == "manual":
-        return "paused; it goes on when somebody resumes it"
+        return "paused; it continues when it is resumed"
     return (
-        f"paused for its {pause.reason} ({pause.detail}); it goes on when the window has moved on, "
-        "or somebody resumes it"
+        f"paused for its {pause.reason} ({pause.detail}); it continues when enough usage has "
+        "left the window, or when it is resumed"
     )
 
 
@@ -152,11 +152,11 @@ def _is_awaited(operation: Operation) -> bool:
     return operation.outcome is None and not operation.detached
 
 
-def _comes_last(run: Run, operation: Operation) -> bool:
+def _is_last_resort(run: Run, operation: Operation) -> bool:
     """Whether this is the cause only if there is no other.
 
-    The code went on without the losers of a selection, and nobody can end a selected condition
-    but its time-out.
+    The code continued without the losers of a selection, and only the time-out can end a condition
+    in a selection.
     """
     group = None if operation.group is None else run.groups.get(operation.group)
     if group is None or group.mode is not GroupMode.SELECT:
@@ -182,13 +182,13 @@ def _task(run: Run, task: WorkflowTask) -> Cause:
                 last_failure=task.failure_message,
             )
         case TaskState.READY:
-            taker = "worker of queue" if run.push is None else "runner of app"
+            poller_kind = "worker of queue" if run.push is None else "runner of app"
             why = ""
             if run.push is not None and task.failure_message is not None:
                 why = f"; the last one could not be reached: {task.failure_message}"
             return Cause(
                 kind="workflow_task_ready",
-                text=f"ready since {instant.text(task.available_at)}; no {taker} "
+                text=f"ready since {instant.text(task.available_at)}; no {poller_kind} "
                 f"{run.queue} that knows {run.workflow_type} has taken it{why}",
                 queue=run.queue,
                 name=run.workflow_type,
@@ -210,19 +210,19 @@ def _task(run: Run, task: WorkflowTask) -> Cause:
 
 
 def _update(run: Run, task: WorkflowTask) -> Cause:
-    """An update that waits for its outcome, or for the word of its validator."""
-    judged = task.kind is TaskKind.VALIDATION
+    """An update that waits for its outcome or its validation."""
+    is_validation = task.kind is TaskKind.VALIDATION
     update_id = str(task.resume["workflow_update_id"])
-    if judged:
+    if is_validation:
         name = str(task.resume["update_name"])
     else:
         assert run.update is not None
         name = run.update.name
-    doing = "validates" if judged else "works on"
+    verb = "validates" if is_validation else "works on"
     lease, until = task.lease, None
     if lease is not None:
         until = lease.expires_at
-        what = f"worker {lease.owner} {doing} update {name} until {instant.text(until)}"
+        what = f"worker {lease.owner} {verb} update {name} until {instant.text(until)}"
     elif task.state is TaskState.DELAYED:
         until = task.available_at
         what = (
@@ -231,10 +231,13 @@ def _update(run: Run, task: WorkflowTask) -> Cause:
         )
     else:
         at = instant.text(task.available_at)
-        able = "validates it" if judged else f"knows {run.workflow_type}"
-        what = f"update {name} waits since {at}; no worker of queue {run.queue} that {able} took it"
+        requirement = "validates it" if is_validation else f"knows {run.workflow_type}"
+        what = (
+            f"update {name} waits since {at}; no worker of queue {run.queue} that {requirement} "
+            "took it"
+        )
     return Cause(
-        kind="update_validation" if judged else "update",
+        kind="update_validation" if is_validation else "update",
         text=what,
         queue=run.queue,
         name=name,
@@ -247,7 +250,7 @@ def _update(run: Run, task: WorkflowTask) -> Cause:
 
 
 def _message(run: Run, wait: Operation) -> Cause | None:
-    """The message that the code waits for, if its worker told that it waits for one."""
+    """The stream message that the code waits for, if its worker reported that it does."""
     if not isinstance(wait, ConditionWait):
         return None
     for name, position in run.stream_waits.items():
@@ -329,8 +332,7 @@ def _approval(step: PushStep, wait: ApprovalWait) -> Cause:
     asked = f"; {wait.escalates_to} was asked" if wait.is_escalated else ""
     return Cause(
         kind="approval",
-        text=f"step {step.name} waits for somebody to decide on {wait.tool}"
-        f"{_until(step.fire_at)}{asked}",
+        text=f"step {step.name} waits for a decision on {wait.tool}{_until(step.fire_at)}{asked}",
         sequence=step.sequence,
         name=step.name,
         until=step.fire_at,
@@ -379,7 +381,7 @@ def _local_activity(local: LocalActivity) -> Cause:
         at = instant.text(local.available_at)
         text = f"{what} failed; attempt {local.attempt + 1} at {at}"
     else:
-        text = f"{what} waits for a worker that asks before it runs one"
+        text = f"{what} waits for a worker that prepares local activities"
     return Cause(
         kind="local_activity",
         text=text,
@@ -393,7 +395,7 @@ def _local_activity(local: LocalActivity) -> Cause:
 
 
 def _by(wait: ConditionWait) -> str:
-    # A selection has no word by which a worker could say that a condition has become true.
+    # In a selection a worker has no command to report that a condition has become true.
     return "; a signal may satisfy it" if wait.group is None else ", in a selection"
 
 

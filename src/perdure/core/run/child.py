@@ -1,4 +1,4 @@
-"""Child workflows, seen from the run that waits for them."""
+"""Child workflows, from the side of the parent run."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ _ENDINGS = {
 def open_child(
     run: Run, ctx: Context, command: StartChild, sequence: int, metadata: Metadata | None
 ) -> Child:
-    """Start a child run and wait for it. Its id is ours to give."""
+    """Start a child run and wait for it. The server chooses its ids."""
     child_run_id = ctx.ids.ulid()
     child = Child(
         sequence=sequence,
@@ -68,7 +68,7 @@ def open_child(
 
 
 def child_continued(run: Run, ctx: Context, child: Run, successor: Run) -> None:
-    """The child goes on under a new run; its caller keeps waiting."""
+    """Point the operation to the new run of the child; the parent continues to wait."""
     operation = _waiting_for(run, child)
     if operation is None:
         return
@@ -85,7 +85,7 @@ def child_continued(run: Run, ctx: Context, child: Run, successor: Run) -> None:
 
 
 def child_closed(run: Run, ctx: Context, child: Run, output: bytes | None) -> None:
-    """The child ended: try it again if its policy says so, else give its caller the outcome."""
+    """Retry the child that closed if its policy allows it, else resolve the operation."""
     operation = _waiting_for(run, child)
     if operation is None:
         return
@@ -179,8 +179,8 @@ def _failure(failure: Failure | None, message: str | None) -> dict[str, Any]:
 
 
 def _identity(child: Child) -> dict[str, Any]:
-    # In a selection an operation is known by one identity for life, so the first run's id stays
-    # in `child_workflow_run_id` there; elsewhere it is the run that the caller waits for now.
+    # In a selection the identity of an operation never changes, so `child_workflow_run_id` stays
+    # the id of the first run; elsewhere it is the run that the parent waits for now.
     run_id = child.identity if child.metadata is not None else child.run_id
     return {
         "sequence": child.sequence,

@@ -1,7 +1,7 @@
-"""What a worker was told about the local activities that it prepared under one lease.
+"""Answers to a worker about the local activities that it prepared under one lease.
 
-Every answer is kept until the lease is over and another one begins, so that a worker that lost an
-answer gets it again, word for word.
+Every answer is kept until another lease begins, so that a worker that lost one gets it again
+unchanged.
 """
 
 from msgspec import Struct, field
@@ -18,7 +18,7 @@ class Claim(Struct, frozen=True, array_like=True):
 
 
 class Opened(Struct, frozen=True, array_like=True):
-    """A local activity that was opened in a list."""
+    """A local activity that was opened in a group."""
 
     sequence: int
     execution_id: str
@@ -33,9 +33,9 @@ class Checkpoint(Struct, frozen=True, array_like=True):
 
 
 class LocalEnd(Struct, frozen=True, array_like=True):
-    """How an attempt ended: by its outcome, or, recovered, because its worker was gone.
+    """How an attempt ended: by its outcome, or recovered, because its worker was lost.
 
-    `created` is the task that will try again; the lease was given back for it.
+    `created` is the task for the next attempt; the lease was released for it.
     """
 
     sequence: int

@@ -1,4 +1,4 @@
-"""Closing runs. A closed run stays closed; what it still had open is let go."""
+"""Close of a run: records its end and drops its open operations. A closed run stays closed."""
 
 from collections.abc import Callable, Mapping
 
@@ -27,24 +27,24 @@ from perdure.core.run.state import Dialect, Failure, Run
 from perdure.core.run.state_parts import Cancellation
 from perdure.core.run.status import TRANSITIONS, RunStatus
 from perdure.core.run.undelivered import reject_signals
-from perdure.core.run.update import let_updates_go
+from perdure.core.run.update import close_updates
 
 CANCELLED = "WorkflowCancelled"
-"""What a cancelled run ends with, and what its code raises when it does not catch the request."""
+"""The last event of a cancelled run, and the exception that its code raises on cancellation."""
 
 _CLOSING_POLICIES = {"request_cancel", "request_cancellation", "terminate"}
 
 
 def complete_run(run: Run, ctx: Context, command: CompleteRun) -> None:
-    """The code returned."""
-    let_updates_go(run, ctx, category="cancelled", ended="completed")
+    """Close the run with the result of its code."""
+    close_updates(run, ctx, category="cancelled", ended="completed")
     reject_signals(run, ctx, "completed")
     cancel_open_steps(run, ctx)
     _apply_parent_close_policy(run, ctx, "completed")
     output = command.result or b"null"
     record(run, ctx, "WorkflowCompleted", {"output": Raw(output), "payload_codec": run.codec})
     _close(run, ctx, RunStatus.COMPLETED, "completed", output)
-    _tell_parent(run, output)
+    _notify_parent(run, output)
 
 
 def fail_run(
@@ -55,9 +55,9 @@ def fail_run(
     category: str = "application",
     source: tuple[str, str] | None = None,
 ) -> None:
-    """The code raised, or the activity failed that the run is there for: then it is the source.
+    """Close the run as failed: its code raised, or its standalone activity failed.
 
-    What the code raised because it was asked to cancel itself is no failure.
+    `source` names that activity. The exception by which the code ends a cancellation is no failure.
     """
     cancellation = run.cancellation
     delivered = cancellation is not None and cancellation.delivered is not None
@@ -74,7 +74,7 @@ def fail_run(
         non_retryable=command.non_retryable,
         exception=command.exception,
     )
-    let_updates_go(run, ctx, category="cancelled", ended="failed")
+    close_updates(run, ctx, category="cancelled", ended="failed")
     reject_signals(run, ctx, "failed")
     cancel_open_steps(run, ctx)
     _apply_parent_close_policy(run, ctx, "failed")
@@ -97,11 +97,11 @@ def fail_run(
         },
     )
     _close(run, ctx, RunStatus.FAILED, "failed")
-    _tell_parent(run, None)
+    _notify_parent(run, None)
 
 
 def exceed_history(run: Run, ctx: Context) -> None:
-    """The run outgrew its bound: it fails with a message that says what to do."""
+    """Fail a run whose history exceeds its limit, with a message that says what to do."""
     limit = ctx.bounds.history_events_max
     fail_run(
         run,
@@ -116,7 +116,7 @@ def exceed_history(run: Run, ctx: Context) -> None:
 
 
 def continue_run(run: Run, ctx: Context, command: ContinueAsNew) -> Run:
-    """The code ends this run and goes on in the next, with the signals nobody has seen yet."""
+    """Close the run and start the next of its id, which gets the messages that are unseen."""
     successor = start_successor(
         run,
         ctx,
@@ -128,7 +128,7 @@ def continue_run(run: Run, ctx: Context, command: ContinueAsNew) -> Run:
     )
     run.continued_to_run_id = successor.run_id
     carry_over(run, ctx, successor)
-    let_updates_go(run, ctx, category="cancelled", ended="continued as new")
+    close_updates(run, ctx, category="cancelled", ended="continued as new")
     record(
         run,
         ctx,
@@ -162,7 +162,7 @@ def terminate_run(run: Run, ctx: Context, *, command_id: str, reason: str | None
 def end_cancelled_run(
     run: Run, ctx: Context, cancellation: Cancellation, *, expired: bool = False
 ) -> None:
-    """The code ended as it was asked to, or its time for that is over."""
+    """Close a run as cancelled: its code ended as requested, or the deadline for that passed."""
     _release_held(run, ctx)
     reason = cancellation.reason
     if expired:
@@ -172,12 +172,12 @@ def end_cancelled_run(
 
 
 def time_out_run(run: Run, ctx: Context) -> None:
-    """A deadline of the run has passed."""
+    """Close a run whose execution or run deadline has passed."""
     overdue = run.execution_deadline_at is not None and run.execution_deadline_at <= ctx.now
     kind = "execution_timeout" if overdue else "run_timeout"
     seconds = run.execution_timeout_seconds if overdue else run.run_timeout_seconds
     _release_held(run, ctx)
-    let_updates_go(run, ctx, category="timeout", ended="passed its deadline")
+    close_updates(run, ctx, category="timeout", ended="passed its deadline")
     reject_signals(run, ctx, "timed_out")
     _record_cancelled_work(run, ctx, None)
     message = f"Workflow passed its {kind.replace('_', ' ')} of {seconds} s."
@@ -204,7 +204,7 @@ def time_out_run(run: Run, ctx: Context) -> None:
         },
     )
     _close(run, ctx, RunStatus.FAILED, "timed_out")
-    _tell_parent(run, None)
+    _notify_parent(run, None)
 
 
 def _stop(
@@ -234,7 +234,7 @@ def _end_stopped(
     run: Run, ctx: Context, status: RunStatus, *, ids: dict[str, str], reason: str | None
 ) -> None:
     cancelled = status is RunStatus.CANCELLED
-    let_updates_go(run, ctx, category=status.value, ended=f"was {status.value}")
+    close_updates(run, ctx, category=status.value, ended=f"was {status.value}")
     reject_signals(run, ctx, status.value)
     _record_cancelled_work(run, ctx, ids["workflow_command_id"])
     sentence = f"Workflow {status.value}"
@@ -258,17 +258,17 @@ def _end_stopped(
             "closed_reason": status.value,
             "exception_class": run.failure.exception_class,
             "message": message,
-            # Without one the member is absent: clients have words of their own for that.
+            # Without a reason the member is absent: clients have a default text for that.
             **({"reason": reason} if reason else {}),
         },
     )
     _close(run, ctx, status, status.value)
     run.close_message = reason
-    _tell_parent(run, None)
+    _notify_parent(run, None)
 
 
 def _release_held(run: Run, ctx: Context) -> None:
-    """What was acknowledged enters history even if nobody will replay it."""
+    """Record held events: they were acknowledged, even if no worker will replay them."""
     for sequence in sorted(run.operations):
         record_held(run, ctx, run.operations[sequence])
     run.releasing = []
@@ -354,17 +354,17 @@ def _close(
             left = LeaveServiceCall(run.run_id, operation, f"its caller was closed as {reason}")
             run.unsaved.effects.append(left)
         if isinstance(operation, Activity):
-            _forget_ready(run, place)
+            _withdraw_ready(run, place)
             if run.hosted is not None:
                 run.hosted.attempt = operation.attempt
                 run.hosted.heartbeat_at = operation.heartbeat_at
-    _forget_ready(run, 0)
+    _withdraw_ready(run, 0)
     if status is RunStatus.FAILED:
-        # Whoever continues the run shall see what this one was told.
+        # A redrive of the run delivers these messages.
         unseen = [m for _, m in sorted(run.inbox.items())]
         run.unseen = [m for m in unseen if isinstance(m, Signal | StreamMessage)]
     if run.streams and run.parent is not None:
-        # If the parent tries again, the streams of the id go on; signals were to this run.
+        # If the parent retries the child, the streams of the id continue; signals do not.
         messages = [m for m in left_behind(run) if isinstance(m, StreamMessage)]
         run.unsaved.left_behind = messages
     run.unsaved.inbox.update(run.inbox, run.unread)
@@ -387,15 +387,15 @@ _ENDING: Mapping[Dialect, Callable[[Run, bytes | None], list[Effect]]] = {
     Dialect.PULL: lambda run, output: [],
     Dialect.PUSH: lambda run, output: [Ended(run, output)],
 }
-"""What follows when a run of a dialect has closed, beyond its family."""
+"""Effects when a run of a dialect has closed, beside notices to parent and callers."""
 
 
-def _forget_ready(run: Run, place: int) -> None:
+def _withdraw_ready(run: Run, place: int) -> None:
     if run.unsaved.ready.pop(place, None) is None or not run.unsaved.created:
         run.unsaved.ready[place] = False
 
 
-def _tell_parent(run: Run, output: bytes | None) -> None:
+def _notify_parent(run: Run, output: bytes | None) -> None:
     if run.parent is not None:
         run.unsaved.effects.append(ParentNotice(run, output))
     if run.served is not None:
@@ -403,6 +403,6 @@ def _tell_parent(run: Run, output: bytes | None) -> None:
 
 
 def overdue(run: Run, now: int) -> bool:
-    """Whether a deadline of the open run has passed."""
+    """Whether the execution or run deadline of the open run has passed."""
     execution, own = run.execution_deadline_at, run.run_deadline_at
     return (execution is not None and execution <= now) or (own is not None and own <= now)

@@ -1,4 +1,4 @@
-"""What a worker may ask when it completes a workflow task."""
+"""Commands of a worker that completes a workflow task."""
 
 from typing import Any, TypeAlias
 
@@ -72,7 +72,7 @@ class OpenSignalWait(Struct, frozen=True, kw_only=True):
 
 
 class RecordSideEffect(Struct, frozen=True, kw_only=True):
-    """A value of the code's own making; `stream` is written to in the same transaction."""
+    """A value that the code computed; `stream` is written in the same transaction."""
 
     result: bytes
     stream: Directive | None = None
@@ -90,21 +90,21 @@ class UpsertSearchAttributes(Struct, frozen=True, kw_only=True):
 
 
 class UpsertMemo(Struct, frozen=True, kw_only=True):
-    """`envelope` is recorded as it came; `entries` is what it says."""
+    """`envelope` is recorded unchanged; `entries` is its decoded content."""
 
     envelope: bytes
     entries: dict[str, Any]
 
 
 class LocalHeartbeat(Struct, frozen=True):
-    """A sign of life inside an attempt; `details` is encoded JSON."""
+    """A heartbeat of an attempt; `details` is encoded JSON."""
 
     elapsed_ms: int
     details: bytes | None = None
 
 
 class LocalAttempt(Struct, frozen=True, kw_only=True):
-    """One try of a local activity. One that was tried again says why, and after how long."""
+    """One attempt of a local activity. If it was retried: why, and after how long."""
 
     attempt_id: str
     number: int
@@ -120,7 +120,7 @@ class LocalAttempt(Struct, frozen=True, kw_only=True):
 
 
 class RecordLocalActivity(Struct, frozen=True, kw_only=True):
-    """An activity that the workflow worker ran itself; the last attempt brought the outcome."""
+    """An activity that the workflow worker ran itself; its last attempt has the outcome."""
 
     activity_type: str
     arguments: bytes
@@ -132,14 +132,14 @@ class RecordLocalActivity(Struct, frozen=True, kw_only=True):
 
 
 class Cleanup(Struct, frozen=True):
-    """The delivered cancellation behind which a local activity tidies up."""
+    """The delivered cancellation whose clean-up a local activity belongs to."""
 
     request_id: str
     event_id: str
 
 
 class PrepareLocalActivity(Authored, frozen=True, kw_only=True):
-    """A local activity that its worker wants leave for. It is no command of a completion."""
+    """A local activity that its worker asks permission for. It is no command of a completion."""
 
     activity_type: str
     arguments: bytes
@@ -229,5 +229,5 @@ BLOCKING = (
 SCHEDULABLE = (ScheduleActivity, StartTimer, StartChild)
 UPDATE_OUTCOMES = (CompleteUpdate, FailUpdate)
 UNNUMBERED = (CancelSelectionOperation, CompleteUpdate, FailUpdate)
-"""Commands beside the code's own steps: they take no sequence and move nothing on."""
+"""Commands that are not steps of the code: they take no sequence."""
 TERMINAL = (CompleteRun, FailRun, ContinueAsNew)

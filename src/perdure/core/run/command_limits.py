@@ -1,4 +1,4 @@
-"""What the commands of a worker may add up to. Asked before anything is changed."""
+"""Limits of the commands of one completion, checked before anything is changed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,18 +28,18 @@ Commands = Sequence[Command | PrepareLocalActivity]
 
 
 def require_batch(bounds: Bounds, commands: Commands) -> None:
-    """Refuse more commands at once than are taken."""
+    """Refuse a completion with too many commands."""
     _require_at_most(bounds.commands_max, len(commands), "command_batch_size")
 
 
 def check_events(bounds: Bounds, commands: Commands) -> None:
-    """Refuse more events at once than are written. What is let in afterwards is not theirs."""
+    """Refuse commands with too many events. Held events that `settle` adds do not count."""
     count = sum(map(event_count, commands))
     _require_at_most(bounds.events_per_completion_max, count, "history_transaction_size")
 
 
 def event_count(command: Command | PrepareLocalActivity) -> int:
-    """How many events a command adds to history by itself."""
+    """How many events a command adds to history."""
     match command:
         case RecordLocalActivity():
             return local_event_count(command)
@@ -58,11 +58,11 @@ def check_pending(run: Run, bounds: Bounds, commands: Commands) -> None:
         return
     kinds = [type(command) for command in commands]
     for kind, command_type, name, bound in _BOUNDED:
-        wanted, most = kinds.count(command_type), getattr(bounds, bound)
-        if not wanted or len(run.operations) + wanted <= most:
+        added, limit = kinds.count(command_type), getattr(bounds, bound)
+        if not added or len(run.operations) + added <= limit:
             continue
-        held = wanted + sum(isinstance(o, kind) for o in run.operations.values())
-        _require_at_most(most, held, name)
+        count = added + sum(isinstance(o, kind) for o in run.operations.values())
+        _require_at_most(limit, count, name)
 
 
 _BOUNDED: tuple[tuple[type, type, str, str], ...] = (
@@ -74,7 +74,7 @@ _BOUNDED: tuple[tuple[type, type, str, str], ...] = (
 
 
 def check_merged(run: Run, bounds: Bounds, commands: Commands) -> None:
-    """What upserts add up to is written with every change of the run, so there is an end to it."""
+    """Limit the merged memo and attributes: they are written with every change of the run."""
     memo, attributes = run.memo, run.search_attributes
     for command in commands:
         if isinstance(command, UpsertMemo):
@@ -84,7 +84,7 @@ def check_merged(run: Run, bounds: Bounds, commands: Commands) -> None:
             try:
                 encode(memo, Frame(run.frame))
             except PayloadError as error:
-                raise InvalidCommands(f"the memo cannot be kept: {error.message}") from None
+                raise InvalidCommands(f"the memo cannot be stored: {error.message}") from None
         elif isinstance(command, UpsertSearchAttributes):
             attributes = merge(attributes, command.attributes)
             count, size = len(attributes), len(json_encode(attributes))
@@ -93,16 +93,16 @@ def check_merged(run: Run, bounds: Bounds, commands: Commands) -> None:
 
 
 def merge(known: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Entries that are set to nothing go."""
+    """Merge changes; entries that are set to null are removed."""
     return {key: value for key, value in {**known, **changes}.items() if value is not None}
 
 
-def _require_at_most(most: int, value: int, name: str) -> None:
-    if value > most:
+def _require_at_most(limit: int, value: int, name: str) -> None:
+    if value > limit:
         raise CompletionTooLarge(
-            f"{name} would be {value}, more than {most}",
+            f"{name} would be {value}, more than {limit}",
             limit_kind=name,
             current_value=value,
-            configured_limit=most,
+            configured_limit=limit,
             outcome="rejected",
         )

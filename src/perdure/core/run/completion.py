@@ -1,4 +1,4 @@
-"""Completing a workflow task: the commands of the worker become facts, all or none of them."""
+"""Completion of a workflow task: applies all commands of the worker, or none of them."""
 
 from collections.abc import Sequence
 from typing import Any, assert_never
@@ -82,7 +82,7 @@ from perdure.core.run.state import (
     workflow_task_id,
 )
 from perdure.core.run.status import RunStatus
-from perdure.core.run.stream import told
+from perdure.core.run.stream import directive_members
 from perdure.core.run.task import (
     find_receipt,
     finish_task,
@@ -99,15 +99,17 @@ from perdure.core.run.wait import (
     repeats_wait,
 )
 
-_OF_MESSAGES = {"workflow_signal_id", "workflow_update_id", "workflow_command_id"}
-"""What tasks say of the message that they are for; one behind an update says nothing at all."""
+_MESSAGE_MEMBERS = {"workflow_signal_id", "workflow_update_id", "workflow_command_id"}
+"""Resume members of tasks that were requested for a signal or an update.
+
+A task that follows an update has no resume members."""
 
 _NO_SERVICE = ServicePlan(
     refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")
 )
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
-"""The failure type by which the 2.12 SDK says that it has nothing to add yet."""
+"""The failure type that SDK 2.12 sends when it has no commands yet."""
 
 
 NOTHING_READ = Consumption()
@@ -115,7 +117,7 @@ _PENDING = RunStatus.PENDING
 
 
 class TaskReport(Struct, frozen=True, kw_only=True):
-    """Which lease a worker speaks of."""
+    """The lease that a report of a worker names."""
 
     number: int
     owner: str
@@ -132,7 +134,7 @@ def complete_task(
 ) -> TaskReceipt:
     """Apply the commands of a leased task. A repeated report gets the recorded answer.
 
-    `service` is what the catalogue says to the call of a service operation among them.
+    `service` is the catalogue's plan for the service call among the commands, if there is one.
     """
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if receipt is not None:
@@ -143,21 +145,21 @@ def complete_task(
     _check(run, ctx, task, commands)
     if consumption.cursors:
         check_consumption(run, consumption)
-    if not commands and _would_strand(run, task):
+    if not commands and _leaves_no_cause(run, task):
         raise InvalidCommands(
-            "a completion without commands: nothing is open that could bring the code back"
+            "a completion without commands needs an open step that will resume the code"
         )
-    told = run.history_count
+    events_before = run.history_count
     run.answers = None
-    held_back = _holds_close(run, ctx, commands)
+    unseen_signals = _count_deferring_signals(run, ctx, commands)
     receipt = finish_task(run, task, "completed")
-    _note_seen(run, task)
+    _mark_request_seen(run, task)
     if run.status is _PENDING:
         run.status = RunStatus.WAITING
     run.last_progress_at = ctx.now
-    if held_back:
-        _hold_close(run, ctx, task, commands)
-        receipt.late_signals = held_back
+    if unseen_signals:
+        _defer_close(run, ctx, task, commands)
+        receipt.late_signals = unseen_signals
         settle(run, ctx)
         return receipt
     run.late_signal_tasks = 0
@@ -173,45 +175,45 @@ def complete_task(
             run.unsaved.operations.add(wait.sequence)
     if run.history_count > ctx.bounds.history_events_max and not run.is_closed:
         close.exceed_history(run, ctx)
-    if run.history_count > told and _must_look_again(run, commands):
+    if run.history_count > events_before and _needs_another_task(run, commands):
         request_task(run, ctx)
     settle(run, ctx)
     return receipt
 
 
-def _holds_close(run: Run, ctx: Context, commands: Sequence[Command]) -> int:
-    """How many signals keep the code from closing its run; 0 if the close counts.
+def _count_deferring_signals(run: Run, ctx: Context, commands: Sequence[Command]) -> int:
+    """How many unseen signals defer the close of the run; 0 if the close is applied.
 
-    What a cancelled run does is its end. The tasks that are given in a row have a bound, and a
-    history that has no room left ends.
+    A cancelled run always closes. So does a run that had its maximum of such tasks in a row, or
+    whose history has no room for the signals.
     """
     if not run.inbox or not commands or not isinstance(commands[-1], CompleteRun | FailRun):
         return 0
-    most = run.late_signal_tasks_max
-    if most is None:
-        most = ctx.bounds.late_signal_tasks_max
-    if run.late_signal_tasks >= most or run.cancellation is not None:
+    limit = run.late_signal_tasks_max
+    if limit is None:
+        limit = ctx.bounds.late_signal_tasks_max
+    if run.late_signal_tasks >= limit or run.cancellation is not None:
         return 0
     late = len(late_messages(run))
     return late if run.history_count + late <= ctx.bounds.history_events_max else 0
 
 
-def _hold_close(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]) -> None:
-    """Nothing of the completion counts but the outcome of an update: the code decides again."""
+def _defer_close(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]) -> None:
+    """Apply only the outcome of an update; the code decides again after it has the signals."""
     run.late_signal_tasks += 1
     if task.kind is UPDATE:
         _finish_update(run, ctx, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
     hand_over_late(run, ctx)
 
 
-def _would_strand(run: Run, task: WorkflowTask) -> bool:
-    """Whether nothing would move the run if its code asked for nothing now.
+def _leaves_no_cause(run: Run, task: WorkflowTask) -> bool:
+    """Whether a completion without commands would leave the run without a cause.
 
-    Code that was woken by a signal or an update may have nothing to do; 2.0.0 also says nothing
-    while it waits for steps that are open.
+    Code that was woken by a signal or an update may have nothing to do; SDK 2.0.0 also sends no
+    commands while it waits for open steps.
     """
-    is_of_a_message = not task.resume and task.number > 1
-    if is_of_a_message or task.resume.keys() & _OF_MESSAGES or task.kind is not PROGRESS:
+    follows_message = not task.resume and task.number > 1
+    if follows_message or task.resume.keys() & _MESSAGE_MEMBERS or task.kind is not PROGRESS:
         return False
     if run.inbox or run.cancellation is not None:
         return False
@@ -221,15 +223,15 @@ def _would_strand(run: Run, task: WorkflowTask) -> bool:
 def fail_task(
     run: Run, ctx: Context, report: TaskReport, *, failure_type: str | None, message: str
 ) -> TaskReceipt:
-    """The worker cannot complete the task. The run stays open and the task comes again."""
+    """Record that the worker failed the task. The run stays open and the task is retried."""
     receipt = find_receipt(run, number=report.number, owner=report.owner, attempt=report.attempt)
     if receipt is not None:
         return receipt
     task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
-    waits = failure_type == WAITING_FOR_HISTORY and not has_unfinished_local(run)
-    if waits and task.kind is PROGRESS:
+    needs_history = failure_type == WAITING_FOR_HISTORY and not has_unfinished_local(run)
+    if needs_history and task.kind is PROGRESS:
         receipt = finish_task(run, task, "waiting_for_history")
-        _note_seen(run, task)
+        _mark_request_seen(run, task)
         _close_open_wait(run, ctx, task, ())
         if run.status is RunStatus.PENDING:
             run.status = RunStatus.WAITING
@@ -244,28 +246,28 @@ def fail_task(
     return receipt
 
 
-def _note_seen(run: Run, task: WorkflowTask) -> None:
-    """The worker has answered a task whose history told of a request to cancel."""
+def _mark_request_seen(run: Run, task: WorkflowTask) -> None:
+    """Record that a worker completed a task whose history contained a request to cancel."""
     cancellation = run.cancellation
     if cancellation is not None and cancellation.event_id is not None:
         cancellation.seen = cancellation.seen or task.kind is PROGRESS
 
 
-def _must_look_again(run: Run, commands: Sequence[Command]) -> bool:
-    """Whether the code stands at the call where it is to be cancelled.
+def _needs_another_task(run: Run, commands: Sequence[Command]) -> bool:
+    """Whether the code has reached the call at which it will be cancelled.
 
-    A worker first commits what the code did before that call; nothing but another task would bring
-    it back.
+    A worker first commits what the code did before that call. Without another task it would not
+    return to deliver the cancellation.
     """
     cancellation = run.cancellation
     if cancellation is None or cancellation.event_id is None or run.is_closed:
         return False
-    waits = any(isinstance(command, BLOCKING) for command in commands)
-    return cancellation.delivered is None and not waits and not is_blocked(run)
+    opens_step = any(isinstance(command, BLOCKING) for command in commands)
+    return cancellation.delivered is None and not opens_step and not is_blocked(run)
 
 
 def _check(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]) -> None:
-    """Refuse what cannot be applied as a whole, before anything is."""
+    """Validate all commands before any of them is applied."""
     require_batch(ctx.bounds, commands)
     kinds = _kinds(commands)
     if task.kind is UPDATE or not kinds.isdisjoint(UPDATE_OUTCOMES):
@@ -276,7 +278,7 @@ def _check(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Comman
     sequence = check_steps(run, ctx, commands, run.next_sequence)
     if not closes:
         if run.local_calls and task.kind is PROGRESS and has_unfinished_local(run):
-            raise InvalidCommands("a local activity of this task has not ended")
+            raise InvalidCommands("a local activity of this task is still running")
         return
     ending = commands[-1]
     if isinstance(ending, FailRun) and (ending.failed_step or 0) >= sequence:
@@ -296,7 +298,7 @@ def _check_endings(commands: Sequence[Command]) -> None:
 
 
 def has_unfinished_local(run: Run) -> bool:
-    """Whether the code stands at local activities that a worker can go on with."""
+    """Whether the code waits for local activities whose attempts are running or may begin."""
     if not run.local_calls:
         return False
     calls = [run.operations.get(sequence) for sequence in run.local_calls]
@@ -306,9 +308,9 @@ def has_unfinished_local(run: Run) -> bool:
 def check_steps(
     run: Run, ctx: Context, commands: Sequence[Command | PrepareLocalActivity], sequence: int
 ) -> int:
-    """Refuse steps that cannot follow, the first of them numbered `sequence`.
+    """Validate new steps, the first of them numbered `sequence`.
 
-    Returns the number behind them.
+    Returns the next free sequence.
     """
     bounds, blocked = ctx.bounds, is_blocked(run)
     rebase = Rebase()
@@ -326,7 +328,7 @@ def check_steps(
     if StartServiceOperation in kinds:
         _check_calls(commands)
     if not blocked:
-        # What a blocked worker sends again, perhaps only in part, will not be taken.
+        # Steps that a blocked worker sends again, perhaps only in part, are ignored.
         check_pending(run, bounds, commands)
         rebase.require_complete()
     if not kinds.isdisjoint(_MERGED):
@@ -352,18 +354,18 @@ _MERGED = (UpsertMemo, UpsertSearchAttributes)
 
 
 def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> None:
-    """A task of an update brings its outcome, and no other task brings any."""
-    told = [command.update_id for command in commands if isinstance(command, UPDATE_OUTCOMES)]
-    asked = [run.update.update_id] if task.kind is UPDATE and run.update else []
-    if told == asked:
+    """Require exactly the outcome of its update from an update task, and none from others."""
+    reported = [command.update_id for command in commands if isinstance(command, UPDATE_OUTCOMES)]
+    expected = [run.update.update_id] if task.kind is UPDATE and run.update else []
+    if reported == expected:
         return
-    if not asked:
-        raise InvalidCommands(f"this task asks for no outcome of update {told[0]}")
-    raise InvalidCommands(f"this task asks for one outcome, that of update {asked[0]}")
+    if not expected:
+        raise InvalidCommands(f"this task asks for no outcome of update {reported[0]}")
+    raise InvalidCommands(f"this task asks for one outcome, that of update {expected[0]}")
 
 
 def _finish_update(run: Run, ctx: Context, commands: Sequence[Command]) -> Sequence[Command]:
-    """Record the outcome that the task was for. What else came with it is left to be applied."""
+    """Record the outcome of the task's update. Returns the remaining commands."""
     (outcome,) = [command for command in commands if isinstance(command, UPDATE_OUTCOMES)]
     others = [command for command in commands if not isinstance(command, UPDATE_OUTCOMES)]
     finish_update(run, ctx, outcome, wake=not others)
@@ -373,23 +375,23 @@ def _finish_update(run: Run, ctx: Context, commands: Sequence[Command]) -> Seque
 def _close_open_wait(
     run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[Command]
 ) -> int | None:
-    """The first step tells whether the code still stands at its open condition.
+    """Close the open condition wait unless the first command shows that the code still waits.
 
-    Returns the sequence of a condition that is opened again. A signal wait needs no such word: it
-    is over when a task has shown its signal to the code.
+    Returns the sequence of a condition that is opened again. A signal wait needs no such check: it
+    ends when a task delivers its signal to the code.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
     if wait is None:
         return None
     first = next((c for c in commands if not isinstance(c, CancelSelectionOperation)), None)
-    if isinstance(wait, ConditionWait) and (first is None or _stands_at(run, wait, first)):
+    if isinstance(wait, ConditionWait) and (first is None or _still_waits_at(run, wait, first)):
         return None
     again = first if isinstance(first, OpenConditionWait) else None
     return close_wait_before(run, ctx, task, again)
 
 
-def _stands_at(run: Run, wait: ConditionWait, command: Command) -> bool:
-    """Whether the code cannot have advanced from its condition, whatever it sends again."""
+def _still_waits_at(run: Run, wait: ConditionWait, command: Command) -> bool:
+    """Whether the code cannot have advanced beyond its condition, whatever it sends again."""
     if not isinstance(command, BLOCKING):
         return False
     return is_blocked(run) or (wait.quiet and repeats_wait(wait, command))
@@ -408,7 +410,7 @@ def _apply(
     ungrouped: list[Operation] = []
     for command in _conditions_first(commands):
         if blocked and isinstance(command, BLOCKING):
-            # The code stands where it stood; this step is open already.
+            # The code has not advanced; this step is open already.
             continue
         if isinstance(command, StartServiceOperation):
             sequence, _ = allot(run, None, rebase)
@@ -438,10 +440,10 @@ def _apply(
 
 
 def _conditions_first(commands: Sequence[Command]) -> Sequence[Command]:
-    """History tells of the conditions of a selection before it tells of the other members.
+    """Order the conditions of a selection before its other members.
 
-    A worker gives a message to the condition that was opened last before it, unless a step stands
-    between the two; and what it gives to one that did not win, the code does not see.
+    A worker delivers a message to the last condition that was opened before it, unless a step is
+    recorded between the two. The code never sees a message that went to a condition that lost.
     """
     if not any(map(_is_selected_condition, commands)):
         return commands
@@ -455,10 +457,10 @@ def _is_selected_condition(command: Command) -> bool:
 
 
 def apply_command(run: Run, ctx: Context, command: Command, rebase: Rebase) -> Operation | None:
-    """Make a command a fact; the operation that it opens, if it opens one."""
+    """Record the events of a command. Returns the operation that it opens, if it opens one."""
     match command:
         case StartServiceOperation():
-            raise AssertionError("calls of services are made with a word of the catalogue")
+            raise AssertionError("service calls are opened with the plan of the catalogue")
         case ScheduleActivity():
             sequence, metadata = allot(run, command.path, rebase)
             return open_activity(run, ctx, command, sequence, metadata)
@@ -475,9 +477,9 @@ def apply_command(run: Run, ctx: Context, command: Command, rebase: Rebase) -> O
             return open_signal_wait(run, ctx, command, allot(run, None, rebase)[0])
         case RecordSideEffect():
             result = {"sequence": allot(run, None, rebase)[0], "result": Raw(command.result)}
-            written = None if command.stream is None else told(command.stream)
-            told_of = {"payload_codec": run.codec, "workflow_stream": written}
-            record(run, ctx, "SideEffectRecorded", {**result, **told_of})
+            written = None if command.stream is None else directive_members(command.stream)
+            extra = {"payload_codec": run.codec, "workflow_stream": written}
+            record(run, ctx, "SideEffectRecorded", {**result, **extra})
         case RecordVersionMarker():
             record(
                 run,
@@ -500,7 +502,7 @@ def apply_command(run: Run, ctx: Context, command: Command, rebase: Rebase) -> O
         case CancelSelectionOperation():
             _cancel_member(run, ctx, command)
         case CompleteUpdate() | FailUpdate():
-            raise AssertionError("outcomes of updates are taken before all else")
+            raise AssertionError("update outcomes are applied before other commands")
         case CompleteRun():
             close.complete_run(run, ctx, command)
         case FailRun():
@@ -513,7 +515,7 @@ def apply_command(run: Run, ctx: Context, command: Command, rebase: Rebase) -> O
 
 
 def allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, Metadata | None]:
-    """The number of the next step, and its place in its group."""
+    """The sequence of the next step, and its group metadata."""
     sequence = run.next_sequence
     run.next_sequence = sequence + 1
     run.repeats = 0
@@ -523,7 +525,7 @@ def allot(run: Run, path: list[Metadata] | None, rebase: Rebase) -> tuple[int, M
 def open_activity(
     run: Run, ctx: Context, command: ScheduleActivity, sequence: int, metadata: Metadata | None
 ) -> Activity:
-    """Have an activity done; whoever polls its queue may have its first attempt."""
+    """Schedule an activity; workers that poll its queue may lease its first attempt."""
     activity = Activity(
         sequence=sequence,
         metadata=metadata,
@@ -547,26 +549,26 @@ def open_activity(
         activity_execution_id=activity.execution_id,
         activity_type=activity.activity_type,
         cancellation_policy=activity.cancellation_policy,
-        activity=_Called(activity.queue, Raw(activity.arguments)),
+        activity=_ActivityCall(activity.queue, Raw(activity.arguments)),
         worker_session=None if session is None else {"session_id": session.session_id},
     )
     record(run, ctx, "ActivityScheduled", with_metadata(members, activity))
     return activity
 
 
-class _Called(Struct):
+class _ActivityCall(Struct):
     queue: str
     arguments: Raw
 
 
 class _Scheduled(Struct, kw_only=True, omit_defaults=True):
-    """What history tells of an activity that is to be done."""
+    """The payload of `ActivityScheduled`."""
 
     sequence: int
     activity_execution_id: str
     activity_type: str
     cancellation_policy: str | None = None
-    activity: _Called
+    activity: _ActivityCall
     worker_session: dict[str, str] | None = None
 
 
@@ -589,8 +591,8 @@ def _open_timer(
         "fire_at": instant.text(timer.fire_at),
     }
     if metadata is not None and is_selected(metadata):
-        # Beside a condition that waits equally long, SDKs of 2.x take a timer without a word on its
-        # kind for that of the condition, as older servers recorded it.
+        # SDKs 2.x take a timer without `timer_kind`, as older servers recorded it, for the time-out
+        # of a condition in the same selection that waits equally long.
         members["timer_kind"] = "sleep"
     record(run, ctx, "TimerScheduled", with_metadata(members, timer))
     return timer
@@ -628,7 +630,7 @@ def _upsert_memo(run: Run, ctx: Context, command: UpsertMemo, sequence: int) -> 
 
 
 def _cancel_member(run: Run, ctx: Context, command: CancelSelectionOperation) -> None:
-    """Let go of a loser. Cancelling what has ended is repeated by every replay and does nothing."""
+    """Cancel a losing member. Every replay repeats this; for an ended member it does nothing."""
     group = next((g for g in run.groups.values() if g.group_id == command.group_id), None)
     if group is None or group.mode is not GroupMode.SELECT:
         return
@@ -639,12 +641,12 @@ def _cancel_member(run: Run, ctx: Context, command: CancelSelectionOperation) ->
     running = [leaf for leaf in leaves if leaf is not None]
     outcomes = [leaf.outcome for leaf in running if leaf.outcome is not None]
     if len(outcomes) == len(running) or any(outcome.failed for outcome in outcomes):
-        # It ended while the worker decided; the outcome, which was acknowledged, stands.
+        # It ended while the worker decided; the acknowledged outcome stays.
         return
     member.cancelled = True
     for leaf in running:
         group.unrecorded -= 1
-        _let_go(run, ctx, leaf)
+        _stop_operation(run, ctx, leaf)
     if group.unrecorded <= 0:
         run.groups.pop(group.base, None)
     record(
@@ -664,13 +666,13 @@ def _cancel_member(run: Run, ctx: Context, command: CancelSelectionOperation) ->
     request_task(run, ctx)
 
 
-def _let_go(run: Run, ctx: Context, operation: Operation) -> None:
-    """Stop an operation that nobody waits for any more."""
+def _stop_operation(run: Run, ctx: Context, operation: Operation) -> None:
+    """Stop an operation whose result is no longer needed."""
     if operation.outcome is not None:
         record_held(run, ctx, operation)
     elif isinstance(operation, Activity) and operation.state is READY:
         withdraw(run, operation.sequence)
     elif isinstance(operation, Child) and operation.cancellation_policy != "abandon":
-        reason = "the selection of its parent let it go"
+        reason = "a selection of its parent was decided without it"
         run.unsaved.effects.append(CloseChild(operation.run_id, "request_cancel", reason))
     drop_operation(run, operation.sequence)

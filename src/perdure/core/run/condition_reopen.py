@@ -1,8 +1,8 @@
-"""Opening a condition again from here, so that a message stands behind the opening that it is for.
+"""Reopened conditions: new openings that the server records so that replay finds a message there.
 
-A worker that replays a history gives a message to the condition that was opened last before it,
-unless something of another operation stands between the two: a loser of a selection that was left
-running, say. It then applies the message much earlier, and the code goes another way than it went.
+A worker that replays a history delivers a message to the last condition that was opened before it,
+unless an event of another operation is between the two, such as a loser of a selection that was
+left running. It would then apply the message much earlier, and the code would take another path.
 """
 
 from perdure.core import instant
@@ -15,13 +15,13 @@ from perdure.core.run.wait_events import messages_taken, opening, timeout_timer
 
 
 def open_condition(run: Run) -> ConditionWait | None:
-    """The condition that the code stands at."""
+    """The condition that the code waits for."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     return wait if isinstance(wait, ConditionWait) else None
 
 
 def mark_overtaken(run: Run) -> None:
-    """Something of an operation enters history, and the code may stand at a condition."""
+    """Note at an open condition that an event of another operation follows its opening."""
     wait = open_condition(run)
     if wait is not None and not wait.overtaken:
         wait.overtaken = True
@@ -29,7 +29,7 @@ def mark_overtaken(run: Run) -> None:
 
 
 def reopen_before_message(run: Run, ctx: Context) -> None:
-    """A message for the code enters history next."""
+    """Prepare the open condition for a message that is recorded next."""
     wait = open_condition(run)
     if wait is None:
         return
@@ -47,16 +47,16 @@ def reopen_before_message(run: Run, ctx: Context) -> None:
 
 
 def bind_messages(run: Run, ctx: Context, wait: ConditionWait) -> None:
-    """The same will be asked again: what stands behind this opening is for this one."""
+    """Before the condition is opened again: bind the messages so far to its present opening."""
     if wait.messages > 1:
         record(run, ctx, "TimerCancelled", messages_taken(wait, instant.text(ctx.now)))
 
 
-def tell_superseded(run: Run, ctx: Context, last: int) -> None:
-    """Say of the earlier openings of a condition, up to `last`, that they are over.
+def record_superseded_waits(run: Run, ctx: Context, last: int) -> None:
+    """Record the end of the earlier openings of a condition, up to `last`.
 
-    A condition that is opened again leaves them without an end. A worker whose code is asked to
-    cancel itself looks for the first call that has none.
+    Reopening records no end for them. A worker whose code is asked to cancel itself delivers the
+    request at the first call without an end.
     """
     if run.reopened_from is None:
         return
@@ -71,7 +71,7 @@ def tell_superseded(run: Run, ctx: Context, last: int) -> None:
 
 
 def reopen_with_new_sequence(run: Run, ctx: Context, wait: ConditionWait) -> None:
-    """Open it again under the next number. Its time-out goes on."""
+    """Open it again under the next number. Its time-out keeps running."""
     run.operations.pop(wait.sequence)
     run.unsaved.operations.add(wait.sequence)
     wait.sequence = run.wait = run.next_sequence

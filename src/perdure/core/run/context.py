@@ -1,4 +1,4 @@
-"""When, with which ids and within which bounds a rule decides: what rules may not find out."""
+"""Inputs every rule receives: the current time, the id source, and the limits."""
 
 from typing import Protocol
 
@@ -8,14 +8,14 @@ from perdure.core.bounds import DEFAULT_BOUNDS, Bounds
 
 
 class Ids(Protocol):
-    """A source of fresh ids."""
+    """A source of new ids."""
 
     def ulid(self) -> str: ...
     def hex(self, length: int) -> str: ...
 
 
 class Context(Struct, frozen=True):
-    """The instant of a decision, a source of ids for it, and the bounds that are in force."""
+    """The time of a decision, its source of ids, and the limits in force."""
 
     now: int
     ids: Ids

@@ -1,7 +1,7 @@
-"""When something of a run is due. A run has one deadline: the earliest of all it waits for.
+"""Deadline of a run: the earliest instant at which anything of it is due.
 
-The stored deadline is never later than the true one, but may be earlier: arming only ever moves
-it forward in time when it fires. So most leases come and go without touching it.
+The stored deadline is never later than the true one, but may be earlier: `arm` only moves it to an
+earlier instant, and it is set to a later one when it fires. So most leases do not change it.
 """
 
 from perdure.core.limits import SECOND
@@ -22,7 +22,7 @@ from perdure.core.run.state import Run
 
 
 def arm(run: Run, due_at: int | None) -> None:
-    """Make sure that the run is looked at no later than `due_at`."""
+    """Ensure that the deadline of the run is no later than `due_at`."""
     if due_at is not None and (run.due_at is None or due_at < run.due_at):
         run.due_at = due_at
 
@@ -45,7 +45,7 @@ def next_due(run: Run) -> int | None:
     moments.extend(operation_due(operation) for operation in run.operations.values())
     if run.updates_open:
         moments.extend(m.validate_by for m in run.inbox.values() if isinstance(m, Update))
-    return min((ctx for ctx in moments if ctx is not None), default=None)
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def operation_due(operation: Operation) -> int | None:
@@ -64,7 +64,7 @@ def operation_due(operation: Operation) -> int | None:
 
 
 def local_deadlines(local: LocalActivity) -> list[tuple[str, int]]:
-    """What can become due for a local activity; what is told to stop has the code's time."""
+    """The deadlines of a local activity; once fenced it has only that of the cancellation."""
     timeouts = local.timeouts
     due: list[tuple[str, int]] = []
     if local.fenced:
@@ -84,7 +84,7 @@ def local_deadlines(local: LocalActivity) -> list[tuple[str, int]]:
 
 
 def activity_deadlines(activity: Activity) -> list[tuple[str, int]]:
-    """What can become due for an activity in its present state, the stronger kinds first."""
+    """The deadlines of an activity in its present state; the kinds with precedence first."""
     timeouts = activity.timeouts
     due: list[tuple[str, int]] = []
     if timeouts.schedule_to_close is not None:

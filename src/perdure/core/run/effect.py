@@ -1,4 +1,4 @@
-"""What a decision on one run means for others. Carried out in the same beat and transaction."""
+"""Effects: what a decision on one run changes in others, in the same beat and transaction."""
 
 from typing import TypeAlias
 
@@ -13,27 +13,27 @@ from perdure.core.run.state_parts import Cancellation
 
 
 class StartRun(Struct, frozen=True):
-    """A new run came to be: a child, a retried child, or the next run of a chain."""
+    """Add a new run: a child, a retried child, or the next run of a chain."""
 
     run: Run
 
 
 class ParentNotice(Struct, frozen=True):
-    """A child closed; the run that waits for it learns the outcome."""
+    """Report the outcome of a closed child to its parent."""
 
     child: Run
     output: bytes | None
 
 
 class ParentContinuedNotice(Struct, frozen=True):
-    """A child continued as new; its parent now waits for the next run."""
+    """Make the parent of a child that continued as new wait for the next run."""
 
     child: Run
     successor: Run
 
 
 class CloseChild(Struct, frozen=True):
-    """The parent closed, and its policy closes this child too."""
+    """Close a child whose parent closed, by its policy."""
 
     run_id: str
     policy: str
@@ -41,14 +41,14 @@ class CloseChild(Struct, frozen=True):
 
 
 class CancelChild(Struct, frozen=True):
-    """The parent was asked to cancel itself, and its policy asks this child too."""
+    """Ask a child to cancel itself because its parent was asked."""
 
     run_id: str
     origin: Cancellation
 
 
 class StartServiceCall(Struct, frozen=True):
-    """A run calls a service operation. `attached` calls were made before, under the same key."""
+    """Start the call of a service operation. `attached`: the call exists under the same key."""
 
     run: Run
     command: StartServiceOperation
@@ -59,14 +59,14 @@ class StartServiceCall(Struct, frozen=True):
 
 
 class CallersNotice(Struct, frozen=True):
-    """A run that handled a service call has ended; those who wait for the call learn it."""
+    """Report the end of a run that handled a service call to the runs that wait for the call."""
 
     handler: Run
     output: bytes | None
 
 
 class LeaveServiceCall(Struct, frozen=True):
-    """A run closed that waited for a service call."""
+    """Remove a closed run from the runs that wait for a service call."""
 
     run_id: str
     call: ServiceCall

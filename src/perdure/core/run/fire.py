@@ -1,4 +1,4 @@
-"""What happens to a run when its time comes. There is no other way in which time passes."""
+"""Expiry of deadlines of a run. Rules react to the passing of time only here."""
 
 from perdure.core import instant
 from perdure.core.push.pin import fire_pin

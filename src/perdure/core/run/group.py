@@ -1,7 +1,7 @@
-"""Parallel groups and selections: who belongs together, under the sequences that we allotted.
+"""Parallel groups and selections, under the sequences that the server allots.
 
-The worker guesses the base sequence of a group and is wrong in some programs. The numbers that
-count are the allotted ones, so every claimed path is moved by the difference before it is recorded.
+The worker guesses the base sequence of a group and is wrong in some programs. The allotted
+sequences are authoritative, so every claimed path is moved by the difference before it is recorded.
 """
 
 from typing import Any
@@ -30,9 +30,9 @@ class Rebase:
         self._missing: dict[str, int] = {}
 
     def seat(self, path: list[Metadata], following: int) -> tuple[int, Metadata]:
-        """The number of a leaf, wherever in its group it stands, and its place there.
+        """The sequence of a leaf, and its group members.
 
-        A group begins at the number that follows when the first of its leaves is seated.
+        A group begins at the next free sequence when the first of its leaves is seated.
         """
         base = self._bases.setdefault(str(path[0]["parallel_group_id"]), following)
         sequence = base + int(path[0]["parallel_group_index"])
@@ -50,14 +50,14 @@ class Rebase:
         distance = self._distances[claimed]
         moved = [_move(entry, distance) for entry in path]
         if moved[0]["parallel_group_base_sequence"] + index != sequence:
-            raise InvalidCommands(f"the members of {claimed} do not stand next to each other")
+            raise InvalidCommands(f"the members of {claimed} are not consecutive")
         return {**moved[-1], "parallel_group_path": moved}
 
     def require_complete(self) -> None:
-        """Refuse groups without all their leaves: a run would wait for the others for ever."""
+        """Refuse incomplete groups: a run would wait for the missing leaves for ever."""
         for claimed, missing in self._missing.items():
             if missing != 0:
-                raise InvalidCommands(f"the members of {claimed} are not all there")
+                raise InvalidCommands(f"some members of {claimed} are missing")
 
 
 def _move(entry: Metadata, distance: int) -> Metadata:
@@ -78,7 +78,7 @@ def _move(entry: Metadata, distance: int) -> Metadata:
 
 
 def join(run: Run, operation: Operation) -> None:
-    """Enter an operation with metadata into its outermost group, opening it with the first."""
+    """Add an operation with metadata to its outermost group; the first one creates the group."""
     if operation.metadata is None:
         return
     outer = operation.metadata["parallel_group_path"][0]
@@ -101,7 +101,7 @@ def join(run: Run, operation: Operation) -> None:
 
 
 def is_selected(metadata: Metadata) -> bool:
-    """Whether what has this metadata stands in a selection."""
+    """Whether an operation with this metadata belongs to a selection."""
     outer: Metadata = metadata["parallel_group_path"][0]
     return outer.get("parallel_group_mode") == "select"
 
@@ -119,9 +119,9 @@ def _enter_member(group: Group, outer: Metadata, operation: Operation) -> None:
 
 
 def join_ordered(run: Run, operations: list[Operation]) -> None:
-    """Group operations of one completion that carry no metadata, as the 0.4 workers send them.
+    """Group operations of one completion without metadata, as 0.4 workers send them.
 
-    Such a worker binds results by their order in history, so they enter it together, in order.
+    Such a worker binds results by their order in history, so they are recorded together, in order.
     """
     if len(operations) < 2:
         return
@@ -150,7 +150,7 @@ def is_blocked(run: Run) -> bool:
 
 
 def _may_be_over(wait: Operation) -> bool:
-    """The code alone knows whether its condition is true; a signal wait ends with its signal."""
+    """Only the code can evaluate its condition; a signal wait ends with its signal."""
     return isinstance(wait, ConditionWait) or (
         isinstance(wait, SignalWait) and wait.signal is not None
     )

@@ -1,4 +1,4 @@
-"""Recording facts. An event is encoded once, here, in the form in which it will be sent."""
+"""Recording of events. An event is encoded once, here, in the form in which it will be sent."""
 
 from typing import Any, TypeAlias
 
@@ -15,8 +15,8 @@ Raw = msgspec.Raw
 
 
 Members: TypeAlias = dict[str, Any] | msgspec.Struct
-"""What an event tells. Of many there is a struct, which costs half as much to make and encode as a
-dict; it omits its defaults."""
+"""The payload of an event. Frequent ones are structs, which omit their defaults and cost half as
+much to make and encode as a dict."""
 
 
 def record(run: Run, ctx: Context, event_type: str, payload: Members) -> str:
@@ -43,7 +43,7 @@ def record_encoded(run: Run, ctx: Context, event_type: str, payload: bytes) -> s
 def encode_event(
     run: Run, sequence: int, event_id: str, event_type: str, at: int, payload: bytes
 ) -> bytes:
-    """An event in the form in which it is kept and sent."""
+    """An event in the form in which it is stored and sent."""
     when = instant.text(at)
     head = (
         f'{{"id":"{event_id}","sequence":{sequence},"event_type":"{event_type}",'

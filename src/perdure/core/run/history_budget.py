@@ -1,8 +1,9 @@
-"""How much of its history a run has used up, said before it is too late to continue as new.
+"""History budget: how much of its history limits a run has used, reported to its code in time.
 
 A history is measured in three dimensions: its events, its bytes, and its fan-out, which is the
 number of steps that the run holds open: activities, timers, children, waits and calls. Each has a
-soft bound, from which it presses, and a hard one, from which the code should continue as new.
+soft bound, from which a warning is reported, and a hard one, from which the code should continue as
+new.
 """
 
 from enum import StrEnum
@@ -21,7 +22,7 @@ class Pressure(StrEnum):
 
 
 class HistorySize(Struct, frozen=True):
-    """How large the history of a run is."""
+    """The size of the history of a run, in the three dimensions."""
 
     events: int
     size_bytes: int
@@ -29,7 +30,7 @@ class HistorySize(Struct, frozen=True):
 
 
 class Budget(Struct, frozen=True):
-    """How hard a history presses, and in which dimensions."""
+    """How close a history is to its bounds, and in which dimensions."""
 
     pressure: Pressure = Pressure.OK
     dimensions: tuple[str, ...] = ()
@@ -41,17 +42,17 @@ IN_TIME = Budget()
 
 
 def history_size(run: Run) -> HistorySize:
-    """The size of a run that has its open steps."""
+    """The size of the history of a run whose operations are loaded."""
     return HistorySize(run.history_count, run.history_bytes, len(run.operations))
 
 
 class HistoryBudget:
-    """The bounds of every history, worked out once: each workflow task that is sent asks."""
+    """The bounds of every history, computed once: every workflow task that is sent needs them."""
 
     __slots__ = ("_hard", "_soft")
 
     def __init__(self, bounds: Bounds) -> None:
-        # However soon histories must end, their code hears of it before that.
+        # With a small history limit, too, the code is warned before it reaches the limit.
         events = min(bounds.continue_as_new_events, bounds.warns_from(bounds.history_events_max))
         self._hard = HistorySize(events, bounds.continue_as_new_bytes, CONTINUE_AS_NEW_FAN_OUT)
         self._soft = HistorySize(
@@ -61,7 +62,7 @@ class HistoryBudget:
         )
 
     def of(self, size: HistorySize) -> Budget:
-        """What is to be said of a history of this size."""
+        """The budget of a history of this size."""
         soft = self._soft
         if (
             size.events < soft.events

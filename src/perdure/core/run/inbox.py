@@ -1,4 +1,4 @@
-"""What waits in the inbox of a run: signals, updates and messages of streams."""
+"""Inbox of a run: signals, updates and stream messages that wait for its code."""
 
 from typing import TypeAlias
 
@@ -13,20 +13,20 @@ class Signal(Struct, tag="signal"):
     name: str
     arguments: bytes | None
     received_at: int
-    # The trace that its sender was in, as an encoded carrier.
+    # The trace of its sender, as an encoded carrier.
     trace: bytes | None = None
-    # Under which the sender may repeat it, and a digest of what it asked.
+    # The id under which the sender may repeat it, and a digest of the request.
     request_id: str | None = None
     digest: str = ""
-    # The run that accepted it, for receipts: it may wait in a later one by now.
+    # The run that accepted it, for receipts: by now it may be in the inbox of a later one.
     accepted_by: str = ""
 
 
 class Update(Struct, kw_only=True, tag="update"):
-    """An update without an outcome. Its id is also that of the command that asked for it.
+    """An update without an outcome. Its id is also that of the command that requested it.
 
-    `validate_by` is set as long as a worker has to approve it before it is accepted. One that came
-    before any worker had told what it validates is `unjudged` until a worker has.
+    `validate_by` is set while a worker has to approve it before it is accepted. One that arrived
+    before any worker reported which updates it validates is `unjudged` until a worker does.
     """
 
     update_id: str
@@ -46,7 +46,7 @@ class Update(Struct, kw_only=True, tag="update"):
 
 
 MESSAGE_SIGNAL = "__durable_workflow_message_stream"
-"""The name under which messages of streams reach the code; nobody else may use it."""
+"""The reserved signal name under which stream messages are delivered to the code."""
 
 
 class StreamMessage(Struct, kw_only=True, tag="message"):
@@ -71,18 +71,18 @@ class StreamMessage(Struct, kw_only=True, tag="message"):
 
 
 Message: TypeAlias = Signal | Update | StreamMessage
-"""What waits in the inbox of a run."""
+"""An entry of the inbox."""
 
 
 class MessageStream(Struct, array_like=True):
-    """How far a stream of messages has come: the last position given, the last one read."""
+    """Progress of a message stream: the last position given, and the last one read."""
 
     last: int = 0
     cursor: int = 0
 
 
 class RejectedSignal(Struct, array_like=True):
-    """A signal or a message that was accepted and that no task has shown to the code."""
+    """A signal or a message that was accepted and never delivered to the code."""
 
     signal_id: str
     command_id: str
@@ -91,7 +91,7 @@ class RejectedSignal(Struct, array_like=True):
 
 
 class RejectedSignals(Struct, array_like=True):
-    """What a run was still to be shown when it closed: how many, and the first of them."""
+    """Messages that were not delivered when a run closed: their count, and the first of them."""
 
     count: int = 0
     first: list[RejectedSignal] = field(default_factory=list)
@@ -106,7 +106,7 @@ class Refusal(Struct, array_like=True):
 
 
 class EndedUpdate(Struct, array_like=True):
-    """How a recent update ended, and the event that tells it; a refusal leaves no event."""
+    """How a recent update ended, and the event of that; a refusal has no event."""
 
     update_id: str
     status: str

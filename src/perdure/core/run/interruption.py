@@ -1,8 +1,9 @@
-"""Cancelling with the code: the worker names the call at which it stands, and that is interrupted.
+"""Cooperative cancellation: delivers a request at the call where the workflow code waits.
 
-Nothing that ended before the request is taken back. What was open at the call is let go, each kind
-by its policy; then history has the delivery, and the code goes on with its clean-up on the same
-lease. A policy that waits gives the lease back until the work has stopped.
+The worker names that call. Steps that ended before the request keep their results. Steps that are
+open at the call are stopped or detached, each kind by its policy; then the delivery is recorded,
+and the code continues with its clean-up under the same lease. With a policy that waits, the lease
+is released until the work has stopped.
 """
 
 from msgspec import Struct
@@ -63,14 +64,14 @@ _KINDS: dict[str, type[Operation]] = {
 
 
 class Delivery(Struct, frozen=True):
-    """How a delivery went: at its call, or, with a reason, not before something has stopped."""
+    """The answer to a delivery; a reason says what must stop before it can be delivered."""
 
     run_id: str
     waiting: str | None = None
 
 
 class Acknowledged(Struct, frozen=True):
-    """That a cancelled attempt has stopped, now or, as a duplicate, before."""
+    """The answer to a worker that confirms the stop of a cancelled attempt."""
 
     event_id: str
     duplicate: bool
@@ -79,13 +80,13 @@ class Acknowledged(Struct, frozen=True):
 def request_cancellation(
     run: Run, ctx: Context, *, reason: str | None, timeout_seconds: int
 ) -> tuple[Cancellation, bool]:
-    """Ask the code to cancel itself. A second request finds the first, whatever it asks."""
+    """Ask the code to cancel itself. A second request returns the first."""
     if run.cancellation is not None:
         return run.cancellation, True
     require_active(run)
     if run.hosted is not None or run.dialect is not Dialect.PULL:
         raise CooperativeCancellationUnavailable(
-            f"{run.workflow_id} has no code of a worker that could be asked",
+            f"run {run.run_id} cannot be asked to cancel itself: no worker executes its code",
             run_id=run.run_id,
         )
     cancellation = ask_to_cancel(run, ctx, reason=reason, timeout_seconds=timeout_seconds)
@@ -96,11 +97,11 @@ def request_cancellation(
 def deliver_cancellation(
     run: Run, ctx: Context, report: TaskReport, request_id: str, boundary: Boundary
 ) -> Delivery:
-    """Interrupt the code at one call. Repeating it changes nothing."""
+    """Interrupt the code at one call. A repeated delivery changes nothing."""
     released = run.last_task
     if released is not None and released.outcome in RELEASES:
-        told = (released.number, released.owner, released.attempt)
-        if told == (report.number, report.owner, report.attempt):
+        reported = (released.number, released.owner, released.attempt)
+        if reported == (report.number, report.owner, report.attempt):
             return Delivery(run.run_id, released.outcome)
     task = require_lease(run, ctx, number=report.number, owner=report.owner, attempt=report.attempt)
     cancellation = _require_request(run, request_id)
@@ -116,7 +117,7 @@ def deliver_cancellation(
             sequence=cancellation.delivered.sequence,
             call_kind=cancellation.delivered.call_kind,
         )
-    _check(run, task, cancellation, boundary)
+    _check_call(run, task, cancellation, boundary)
     _require_stopped(run, task, cancellation, boundary)
     if run.repeats and _is_next(run, boundary.sequence):
         close_wait_before(run, ctx, task, None)
@@ -137,7 +138,7 @@ def deliver_cancellation(
 def acknowledge_stop(
     run: Run, ctx: Context, *, sequence: int, attempt_id: str, owner: str, request_id: str
 ) -> Acknowledged:
-    """Whoever ran a cancelled attempt says that it has stopped."""
+    """Record that the worker of a cancelled attempt has stopped it."""
     cancellation = _require_request(run, request_id)
     stopped = find_stopped(run, attempt_id)
     if stopped is None:
@@ -151,7 +152,7 @@ def acknowledge_stop(
     _require_owner(attempt_id, stopped.owner, owner)
     duplicate = stopped.acknowledged
     if not run.is_closed:
-        # A closed run stays as it is; whoever repeats this is thanked again.
+        # A closed run does not change, so a repeat gets the same answer.
         stopped.acknowledged = True
     return Acknowledged(stopped.event_id, duplicate)
 
@@ -163,18 +164,22 @@ def _require_request(run: Run, request_id: str) -> Cancellation:
     return cancellation
 
 
-def _require_owner(attempt_id: str, known: str, owner: str) -> None:
-    if known != owner:
-        raise LeaseOwnerMismatch(f"attempt {attempt_id} is leased by {known}", lease_owner=known)
+def _require_owner(attempt_id: str, lease_owner: str, owner: str) -> None:
+    if lease_owner != owner:
+        raise LeaseOwnerMismatch(
+            f"attempt {attempt_id} is leased by {lease_owner}", lease_owner=lease_owner
+        )
 
 
-# Where it may be delivered ----------------------------------------------------------------------
+# Validation of the call -------------------------------------------------------------------------
 
 
-def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: Boundary) -> None:
-    """Refuse a call at which the code cannot stand, or whose result stands already."""
+def _check_call(
+    run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: Boundary
+) -> None:
+    """Refuse a call where the code cannot be waiting, or that ended before the request."""
     if task.kind is not TaskKind.PROGRESS:
-        raise InvalidCancellationBoundary("an update is no call of the code")
+        raise InvalidCancellationBoundary("an update task cannot deliver a cancellation")
     first, last = _range(boundary)
     if boundary.call_kind == "selection_handle":
         _check_handle(run, boundary)
@@ -190,25 +195,27 @@ def _check(run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: B
         _check_single(run, boundary)
     if cancellation.event_id is None:
         if run.repeats and run.wait is not None and first <= run.wait <= last:
-            raise InvalidCancellationBoundary("the wait was opened again; the request comes first")
+            raise InvalidCancellationBoundary(
+                "the wait was opened again; first the request must be in history"
+            )
         deliverable = any(first <= sequence <= last for sequence in run.operations)
     else:
         deliverable = last >= cancellation.first_later_call or any(
             first <= sequence <= last for sequence in cancellation.open_calls
         )
-    # Whoever waits for a loser waits in a selection that is decided.
+    # Code that waits for a loser by its handle waits in a selection that is decided.
     decided = () if boundary.call_kind == "selection_handle" else cancellation.decided_groups
     if not deliverable or any(first <= base <= last for base in decided):
         raise InvalidCancellationBoundary(f"call {first} ended before the request")
 
 
 def _is_next(run: Run, sequence: int) -> bool:
-    """Whether the code has come to a new call there, by its worker's count."""
+    """Whether this is a new call of the code, by its worker's count of calls."""
     return run.next_sequence <= sequence <= run.next_sequence + run.repeats
 
 
 def _range(boundary: Boundary) -> tuple[int, int]:
-    """The steps that are interrupted, the first and the last of them."""
+    """The first and the last sequence of the steps that are interrupted."""
     if boundary.operation_sequence is not None:
         first = boundary.operation_sequence
         return first, first + boundary.operation_span - 1
@@ -231,10 +238,10 @@ def _check_handle(run: Run, boundary: Boundary) -> None:
 def _check_group(run: Run, boundary: Boundary) -> None:
     group = run.groups.get(boundary.sequence)
     if group is not None and (group.size != boundary.span or group.winner is not None):
-        raise InvalidCancellationBoundary(f"call {boundary.sequence} is no open group of this size")
+        raise InvalidCancellationBoundary(f"no open group of this size is at {boundary.sequence}")
     inside = range(boundary.sequence, boundary.sequence + boundary.span)
     if group is None and any(s in run.operations for s in inside):
-        raise InvalidCancellationBoundary(f"call {boundary.sequence} is no group")
+        raise InvalidCancellationBoundary(f"call {boundary.sequence} is not a group")
 
 
 def _check_single(run: Run, boundary: Boundary) -> None:
@@ -248,11 +255,11 @@ def _check_single(run: Run, boundary: Boundary) -> None:
         not isinstance(operation, kind) or operation.group in run.groups or operation.detached
     ):
         raise InvalidCancellationBoundary(
-            f"call {boundary.sequence} is no {boundary.call_kind} that the code waits for"
+            f"call {boundary.sequence} is not a {boundary.call_kind} that the code waits for"
         )
 
 
-# What becomes of it -----------------------------------------------------------------------------
+# Interruption of open steps ---------------------------------------------------------------------
 
 
 def _open_steps(run: Run, boundary: Boundary) -> list[Operation]:
@@ -267,19 +274,19 @@ def _open_steps(run: Run, boundary: Boundary) -> list[Operation]:
 def _require_stopped(
     run: Run, task: WorkflowTask, cancellation: Cancellation, boundary: Boundary
 ) -> None:
-    """What this worker runs itself it has to stop first. What a lost lease ran is gone."""
+    """Require that the worker has stopped its own local attempts. Those of lost leases are over."""
     for operation in _open_steps(run, boundary):
         if not isinstance(operation, LocalActivity) or operation.claim != claim_of(task):
             continue
         stopped = find_stopped(run, operation.attempt_id)
         if stopped is None or not stopped.acknowledged:
             raise InvalidCancellationBoundary(
-                f"attempt {operation.attempt_id} was not told to stop, or has not said so"
+                f"stop attempt {operation.attempt_id} and confirm it before the delivery"
             )
 
 
 def _ask_to_stop(run: Run, ctx: Context, boundary: Boundary) -> str | None:
-    """Ask what the code wants to see stopped to stop; why it has to wait, if it has."""
+    """Request the stop of steps whose policy waits. Returns why the delivery must wait, if so."""
     waiting = None
     for operation in _open_steps(run, boundary):
         if operation.outcome is not None:
@@ -310,11 +317,11 @@ def _interrupt(run: Run, ctx: Context, task: WorkflowTask, boundary: Boundary) -
     cancellation = run.cancellation
     assert cancellation is not None
     if boundary.sequence == run.next_sequence:
-        # The code has gone past a wait that it kept to itself.
+        # The code has passed its open wait without a command.
         close_wait_before(run, ctx, task, None)
     for operation in _open_steps(run, boundary):
         _leave_group(run, operation)
-        _let_go(run, ctx, cancellation, operation)
+        _stop_operation(run, ctx, cancellation, operation)
     cancellation.delivered = boundary
     behind = boundary.sequence + boundary.span
     run.next_sequence = max(run.next_sequence, behind)
@@ -349,9 +356,12 @@ def _leave_group(run: Run, operation: Operation) -> None:
         del run.groups[group.base]
 
 
-def _let_go(run: Run, ctx: Context, cancellation: Cancellation, operation: Operation) -> None:
+def _stop_operation(
+    run: Run, ctx: Context, cancellation: Cancellation, operation: Operation
+) -> None:
     if operation.outcome is not None:
-        # It ended after the request, or while the worker decided: a fact, but no result any more.
+        # It ended after the request, or while the worker decided. Its event is recorded, but the
+        # code does not receive the result.
         record_held(run, ctx, operation)
         drop_operation(run, operation.sequence)
         return

@@ -1,4 +1,4 @@
-"""Where a task stands, and who may work on it until when."""
+"""States of a task, and leases."""
 
 from enum import StrEnum
 from typing import Final
@@ -7,7 +7,7 @@ from msgspec import Struct
 
 
 class TaskState(StrEnum):
-    """Where a task stands. Only a ready task is visible to pollers."""
+    """The state of a task. Only a ready task is visible to pollers."""
 
     DELAYED = "delayed"
     READY = "ready"
@@ -23,7 +23,7 @@ LEASED: Final = TaskState.LEASED
 class Lease(Struct):
     """One owner's right to a task until an instant.
 
-    `poll_id` names the poll it was granted to, so that a poll which is repeated because its
+    `poll_id` names the poll that got the lease, so that a poll which is repeated because its
     answer was lost finds its lease again, also after a restart.
     """
 

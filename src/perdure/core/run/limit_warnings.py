@@ -1,4 +1,4 @@
-"""Which bounds a run is near to, for people who look at it before it is refused anything."""
+"""Warnings about bounds that a run is near to, shown before anything is refused."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from perdure.core.run.state import Run
 
 
 class Unread(NamedTuple):
-    """How many messages wait in the inbox of a run, and how many of streams were handed over."""
+    """The number of messages in the inbox of a run, and of stream messages handed over."""
 
     waiting: int = 0
     handed_over: int = 0
 
 
 def near_limits(run: Run, bounds: Bounds, unread: Unread) -> list[Reached]:
-    """Every bound that the run is within the warning threshold of. `run` has its open steps."""
+    """Every bound whose warning threshold is reached. `run` must have its operations loaded."""
     if run.is_closed:
         return []
     return [
@@ -29,7 +29,7 @@ def near_limits(run: Run, bounds: Bounds, unread: Unread) -> list[Reached]:
 
 
 def _standings(run: Run, bounds: Bounds, unread: Unread) -> list[Reached]:
-    """Values and bounds, counted as they are where something is refused."""
+    """Values and bounds, counted in the same way as where requests are refused."""
     kinds = [type(operation) for operation in run.operations.values()]
     waiting = max(unread.waiting - waiting_updates(run), 0)
     activities = max(kinds.count(Activity), kinds.count(LocalActivity))

@@ -1,4 +1,4 @@
-"""Commands from outside: signals and updates wait their turn in the inbox."""
+"""Acceptance of signals, updates and stream messages into the inbox of a run."""
 
 from msgspec import Raw, Struct, field, json
 
@@ -40,13 +40,13 @@ def accept_signal(
     request_id: str | None = None,
     digest: str = "",
 ) -> Signal:
-    """Take a signal. It is durable from now on and enters history in its turn."""
+    """Accept a signal. It is durable from now on and enters history in its turn."""
     require_active(run)
     waiting = len(run.inbox) - waiting_updates(run) + len(run.unapplied)
-    most = ctx.bounds.pending_signals_max
-    if waiting >= most:
+    limit = ctx.bounds.pending_signals_max
+    if waiting >= limit:
         message = f"run {run.run_id} has {waiting} signals waiting"
-        raise _full(message, "pending_signal_count", waiting, most)
+        raise _full(message, "pending_signal_count", waiting, limit)
     _require_room_in_history(run, ctx)
     signal = Signal(
         signal_id=ctx.ids.ulid(),
@@ -72,27 +72,27 @@ def accept_message(
     arguments: bytes,
     digest: str = "",
 ) -> StreamMessage:
-    """Take a message of a stream and give it its position, which no other will have."""
+    """Accept a stream message and give it its unique position."""
     require_active(run)
     waiting = len(run.inbox) - waiting_updates(run) + len(run.unread)
-    most = limits.PENDING_MESSAGES_MAX
-    if waiting >= most:
+    limit = limits.PENDING_MESSAGES_MAX
+    if waiting >= limit:
         message = f"run {run.run_id} has {waiting} messages that its code has not read"
-        raise _full(message, "pending_message_count", waiting, most)
+        raise _full(message, "pending_message_count", waiting, limit)
     _require_room_in_history(run, ctx)
     held = (*run.inbox.values(), *run.unread.values())
     size = len(arguments) + sum(len(m.arguments) for m in held if isinstance(m, StreamMessage))
-    most = limits.PENDING_MESSAGES_BYTES_MAX
-    if size > most:
+    limit = limits.PENDING_MESSAGES_BYTES_MAX
+    if size > limit:
         message = f"the code of run {run.run_id} has not read {size} bytes of messages"
-        raise _full(message, "pending_message_bytes", size, most)
-    streams, most = len(run.streams), limits.MESSAGE_STREAMS_MAX
-    if stream_name not in run.streams and streams >= most:
+        raise _full(message, "pending_message_bytes", size, limit)
+    streams, limit = len(run.streams), limits.MESSAGE_STREAMS_MAX
+    if stream_name not in run.streams and streams >= limit:
         message = f"run {run.run_id} has {streams} message streams"
-        raise _exceeded(message, "message_stream_count", streams, most)
+        raise _exceeded(message, "message_stream_count", streams, limit)
     stream = run.streams.setdefault(stream_name, MessageStream())
     stream.last += 1
-    taken = StreamMessage(
+    accepted = StreamMessage(
         signal_id=ctx.ids.ulid(),
         command_id=ctx.ids.ulid(),
         stream_name=stream_name,
@@ -103,8 +103,8 @@ def accept_message(
         digest=digest,
         accepted_by=run.run_id,
     )
-    _put(run, ctx, taken)
-    return taken
+    _put(run, ctx, accepted)
+    return accepted
 
 
 def accept_update(
@@ -118,15 +118,15 @@ def accept_update(
     digest: str = "",
     trace: bytes | None = None,
 ) -> Update:
-    """Take an update. It is durable from now on; if it must be validated, not yet accepted.
+    """Add an update. It is durable from now on; if it must be validated, not yet accepted.
 
-    `validated` is none when no worker has told yet whether its code wants that.
+    `validated` is none if no worker has reported yet whether its code validates it.
     """
     require_open_for_updates(run)
-    most = ctx.bounds.pending_updates_max
-    if run.updates_open >= most:
+    limit = ctx.bounds.pending_updates_max
+    if run.updates_open >= limit:
         message = f"run {run.run_id} has {run.updates_open} updates without an outcome"
-        raise _full(message, "pending_update_count", run.updates_open, most)
+        raise _full(message, "pending_update_count", run.updates_open, limit)
     _require_room_in_history(run, ctx)
     update = Update(
         update_id=ctx.ids.ulid(),
@@ -147,7 +147,7 @@ def accept_update(
 
 
 def require_open_for_updates(run: Run) -> None:
-    """Refuse updates to a closed run, in the words that their callers know."""
+    """Refuse updates to a closed run, with the details that update callers expect."""
     if run.is_closed:
         raise UpdateRejected(
             f"run {run.run_id} is {run.status}",
@@ -164,21 +164,21 @@ def waiting_updates(run: Run) -> int:
 
 
 def _require_room_in_history(run: Run, ctx: Context) -> None:
-    """What is let in without a workflow task has an end, too: code that is busy cannot go on."""
-    most = ctx.bounds.history_events_max
-    if run.history_count >= most:
+    """Refuse messages at the history limit: code that is busy cannot continue as new in time."""
+    limit = ctx.bounds.history_events_max
+    if run.history_count >= limit:
         message = f"run {run.run_id} has {run.history_count} events, and must continue as new"
-        raise _exceeded(message, "history_event_count", run.history_count, most)
+        raise _exceeded(message, "history_event_count", run.history_count, limit)
 
 
-def _exceeded(message: str, kind: str, value: int, most: int) -> StructuralLimitExceeded:
+def _exceeded(message: str, kind: str, value: int, limit: int) -> StructuralLimitExceeded:
     return StructuralLimitExceeded(
-        message, limit_kind=kind, current_value=value, configured_limit=most
+        message, limit_kind=kind, current_value=value, configured_limit=limit
     )
 
 
-def _full(message: str, kind: str, value: int, most: int) -> InboxFull:
-    return InboxFull(message, limit_kind=kind, current_value=value, configured_limit=most)
+def _full(message: str, kind: str, value: int, limit: int) -> InboxFull:
+    return InboxFull(message, limit_kind=kind, current_value=value, configured_limit=limit)
 
 
 def _put(run: Run, ctx: Context, message: Message) -> None:
@@ -200,26 +200,26 @@ _received = json.Decoder(_SignalReceived)
 
 
 def arguments_of_signal(run: Run, signal_id: str) -> bytes | None:
-    """What the signal that woke a run brought, for the task that it asked for.
+    """The arguments of the signal that woke a run, for the task that it requested.
 
-    From memory: it was recorded only just, or waits at the wait that it is for.
+    Read from memory: it was just recorded, or is bound to its open wait.
     """
     wait = None if run.wait is None else run.operations.get(run.wait)
     if isinstance(wait, SignalWait) and wait.signal is not None:
         return wait.signal.arguments
     mark = f'"signal_id":"{signal_id}"'.encode()
     for event in reversed(run.events):
-        # Codes of all kinds may write such a member into what they tell.
+        # Payloads of other events may contain the same member.
         if mark in event and b'"event_type":"SignalReceived"' in event:
             return bytes(_received.decode(event).payload.arguments) or None
     return None
 
 
 def show_waiting_signals(run: Run) -> list[bytes]:
-    """The signals that wait in the inbox, as the events that history will have of them.
+    """The waiting signals, as the events that history will have of them.
 
-    For questions only: who has sent a signal and then asks shall be answered by code that has
-    seen it. What they are is settled when they enter history.
+    For queries only: a client that sends a signal and then a query gets an answer from code that
+    has seen the signal. The final events are made when the signals enter history.
     """
     if run.is_closed:
         return []

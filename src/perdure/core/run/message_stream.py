@@ -1,8 +1,8 @@
 """Message streams: ordered input of a workflow id, which its code reads at its own pace.
 
-A message is given a position when it is accepted. It reaches the code as a signal of a reserved
-name, and is kept until a worker says that the code has read it: what a run has not read, the next
-run of its chain gets.
+A message gets its position when it is accepted. The code receives it as a signal of a reserved
+name. It is kept until a worker reports that the code has read it; messages that a run has not read
+go to the next run of its chain.
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ CURSOR_SCHEMA = "durable-workflow.v2.message-stream.cursor"
 
 
 class Consumption(Struct, frozen=True):
-    """How far the code has read its streams, and behind which positions it waits."""
+    """The positions up to which the code has read its streams, and behind which it waits."""
 
     cursors: dict[str, int] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
 
 
 def check_consumption(run: Run, consumption: Consumption) -> None:
-    """Refuse to believe that the code has read what nobody has sent."""
+    """Refuse cursors beyond the last message of a stream."""
     for name, position in consumption.cursors.items():
         known = run.streams.get(name)
         if position > (0 if known is None else known.last):
@@ -39,7 +39,7 @@ def check_consumption(run: Run, consumption: Consumption) -> None:
 
 
 def note_consumption(run: Run, consumption: Consumption) -> None:
-    """Let go of what the code has read. A cursor never goes back."""
+    """Drop messages that the code has read. A cursor never moves back."""
     if run.stream_waits or consumption.waits:
         run.stream_waits = dict(consumption.waits)
     for name, position in consumption.cursors.items():
@@ -55,7 +55,7 @@ def note_consumption(run: Run, consumption: Consumption) -> None:
 
 
 def left_behind(run: Run) -> list[Signal | StreamMessage]:
-    """What was accepted and the code has not seen, or has seen and not read, in its order."""
+    """Messages that the code has not seen, or has seen and not read, in their order."""
     unread = [message for _, message in sorted(run.unread.items())]
     waiting = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal | StreamMessage)]
     return [*unread, *waiting]
@@ -64,9 +64,9 @@ def left_behind(run: Run) -> list[Signal | StreamMessage]:
 def hand_over_streams(
     run: Run, successor: Run, ctx: Context, messages: Sequence[Signal | StreamMessage]
 ) -> None:
-    """Begin the next run where the code of this one has stopped reading.
+    """Hand the unread messages of the streams, and their cursors, to the next run.
 
-    Comes right behind the start events: the code must know its positions before its first wait.
+    Called right after the start events: the code must know its cursors before its first wait.
     """
     successor.streams = {
         name: MessageStream(stream.last, stream.cursor) for name, stream in run.streams.items()
@@ -81,7 +81,7 @@ def hand_over_streams(
 
 
 def message_of(signal: Signal) -> StreamMessage | None:
-    """The message that a recorded signal of the reserved name brought."""
+    """The stream message in a recorded signal of the reserved name."""
     if signal.name != MESSAGE_SIGNAL or signal.arguments is None:
         return None
     try:
@@ -101,12 +101,12 @@ def message_of(signal: Signal) -> StreamMessage | None:
     )
 
 
-def resume_streams(run: Run, before: Run, handed_over: Sequence[StreamMessage]) -> None:
-    """Take over the streams of a run whose history this one repeats.
+def resume_streams(run: Run, previous: Run, handed_over: Sequence[StreamMessage]) -> None:
+    """Take over the streams of a run whose events this run starts with.
 
-    Its code reads everything anew, and tells how far it came; positions go on.
+    The replayed code reads the messages again and reports its cursors; positions continue.
     """
-    run.streams = {name: MessageStream(stream.last) for name, stream in before.streams.items()}
+    run.streams = {name: MessageStream(stream.last) for name, stream in previous.streams.items()}
     for message in handed_over:
         run.unread[run.inbox_next] = message
         run.unsaved.inbox.add(run.inbox_next)
@@ -115,7 +115,7 @@ def resume_streams(run: Run, before: Run, handed_over: Sequence[StreamMessage]) 
 
 
 def message_members(run: Run, message: StreamMessage) -> dict[str, Any]:
-    """What history tells of a message that was handed over."""
+    """The payload of `SignalReceived` for a message that is handed over."""
     value = {
         "schema": MESSAGE_SCHEMA,
         "stream_name": message.stream_name,

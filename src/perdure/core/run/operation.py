@@ -1,4 +1,4 @@
-"""What a run has opened and waits for: its operations, and the groups that they stand in."""
+"""Operations: the open steps that a run waits for, and the groups that they belong to."""
 
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ Metadata: TypeAlias = dict[str, Any]
 
 
 class RetryPolicy(Struct, frozen=True, omit_defaults=True):
-    """`attempts_max` None means without end. The last backoff repeats; none means no delay."""
+    """`attempts_max` None means no limit. The last backoff repeats; an empty list is no delay."""
 
     attempts_max: int | None = 1
     backoff_seconds: list[int] = field(default_factory=list)
@@ -25,7 +25,7 @@ class RetryPolicy(Struct, frozen=True, omit_defaults=True):
 
 
 class Held(Struct, omit_defaults=True):
-    """An event that is decided but not yet in history. `failed` matters for terminal ones."""
+    """An event that is decided but not yet in history. `failed` is used for outcomes only."""
 
     event_type: str
     payload: bytes
@@ -33,19 +33,19 @@ class Held(Struct, omit_defaults=True):
 
 
 class Step(Struct, kw_only=True, omit_defaults=True):
-    """What every open operation of a run has in common."""
+    """Common members of the operations of a run."""
 
     sequence: int
     metadata: Metadata | None = None
     group: int | None = None
     held: list[Held] = field(default_factory=list)
     outcome: Held | None = None
-    # The code was interrupted here and waits no more; what was started goes on by itself.
+    # The code was interrupted here and no longer waits; the operation continues by itself.
     detached: bool = False
 
 
 class ActivityTimeouts(Struct, frozen=True, omit_defaults=True):
-    """Lengths in seconds, as the command gave them."""
+    """Time-outs in seconds, as the command set them."""
 
     schedule_to_start: int | None = None
     start_to_close: int | None = None
@@ -76,9 +76,9 @@ class Activity(Step, kw_only=True, tag="activity"):
     cancellation_policy: str | None = None
     last_failure: str | None = None
     session: SessionTerms | None = None
-    # The code waits until whoever runs it has stopped; there is no further attempt.
+    # The code waits until the worker of the attempt has stopped; there is no further attempt.
     cancel_requested: bool = False
-    # Leases that came back unseen. They are no attempts, but nobody may have one of them again.
+    # Leases that were not delivered. They are no attempts, but their numbers are not reused.
     undelivered: int = 0
 
     @property
@@ -87,20 +87,20 @@ class Activity(Step, kw_only=True, tag="activity"):
 
     @property
     def lease_number(self) -> int:
-        """Tells every lease from every other."""
+        """Unique per lease of the activity."""
         return self.attempt + self.undelivered
 
     @property
     def attempt_id(self) -> str:
-        """Names one try; the number at its end tells an old try from a foreign one."""
+        """The id of an attempt; its number distinguishes an old attempt from an unknown one."""
         return f"{self.execution_id.upper()}-{self.attempt + self.undelivered}"
 
 
 class LocalActivity(Step, kw_only=True, tag="local"):
-    """A call that the worker of the workflow task runs itself, with leave, attempt by attempt.
+    """A call that the worker of the workflow task runs itself, with permission for each attempt.
 
-    It is leased while a claim holds an attempt of it, also when that claim is gone and nobody has
-    said so yet; ready when the next worker may begin an attempt.
+    It is leased while a claim holds an attempt of it, also if that claim was lost and this is not
+    reported yet; ready when the next worker may begin an attempt.
     """
 
     execution_id: str
@@ -113,7 +113,7 @@ class LocalActivity(Step, kw_only=True, tag="local"):
     state: TaskState = TaskState.READY
     attempt: int = 0
     claim: Claim | None = None
-    # What the worker calls the attempt.
+    # The worker's own name of the attempt.
     nonce: str = ""
     started_at: int = 0
     heartbeat_at: int | None = None
@@ -121,9 +121,9 @@ class LocalActivity(Step, kw_only=True, tag="local"):
     heartbeat_noted_at: int | None = None
     heartbeat_event_id: str = ""
     last_failure: str | None = None
-    # It tidies up behind a cancellation, and has as long as that.
+    # It belongs to the clean-up after a cancellation, and has the deadline of that.
     cleanup: bool = False
-    # The code is to be cancelled here, and nothing that the attempt says counts any more.
+    # The code will be cancelled here; reports of the attempt are rejected.
     fenced: bool = False
 
     @property
@@ -132,7 +132,7 @@ class LocalActivity(Step, kw_only=True, tag="local"):
 
     @property
     def attempt_id(self) -> str:
-        """Names one try, as that of any activity."""
+        """The id of an attempt, in the form of all activities."""
         return f"{self.execution_id.upper()}-{self.attempt}"
 
 
@@ -176,15 +176,16 @@ class ConditionWait(Step, kw_only=True, tag="condition"):
     timeout_seconds: int | None = None
     timer_id: str | None = None
     fire_at: int | None = None
-    # Nothing has come since it was opened that could have made its predicate true.
+    # No event since its opening could have made its predicate true.
     quiet: bool = False
-    # Something of another operation stands in history behind its opening.
+    # History has an event of another operation after its opening.
     overtaken: bool = False
-    # Its worker counts the calls of the code, and opening it again is no new call.
+    # Its worker counts the calls of the code; opening it again counts as the same call.
     keeps_number: bool = False
-    # Its worker may be asked to cancel the code, and looks for the first call without an end.
+    # Its worker supports cooperative cancellation, which it delivers at the first call without an
+    # end event.
     cooperative: bool = False
-    # How many messages stand in history behind its opening.
+    # How many messages history has after its opening.
     messages: int = 0
 
     @property
@@ -209,7 +210,7 @@ class SignalWait(Step, kw_only=True, tag="signal"):
 
 
 class StepState(StrEnum):
-    """Where a step of a push run stands."""
+    """The state of a step of a push run."""
 
     WAITING = "waiting"
     BACKOFF = "backoff"
@@ -218,10 +219,10 @@ class StepState(StrEnum):
 
 
 class PushStep(Step, kw_only=True, tag="step"):
-    """A step of a push run, known by its hashed id.
+    """A step of a push run, identified by its hashed id.
 
-    It stays with its run when it has finished: `entry` is its member of the memo, as it is sent.
-    `kind` says what it is: `run`, `sleep`, `wait`, `child` and so on.
+    It stays with its run after it has finished: `entry` is its encoded member of the memo.
+    `kind` is `run`, `sleep`, `wait`, `child` and so on.
     """
 
     step_id: str
@@ -239,7 +240,7 @@ class PushStep(Step, kw_only=True, tag="step"):
     event_filter: str | None = None
     event_match: bytes | None = None
     event_index: str = ""
-    """Under which equalities this wait is found; none when it is tried for every event."""
+    """The equalities by which this wait is found; empty if it is tried for every event."""
     child_run_id: str | None = None
     approval: ApprovalWait | None = None
 
@@ -280,7 +281,7 @@ Operation: TypeAlias = (
 
 
 class GroupMode(StrEnum):
-    """How a group wakes its run: when all ended, likewise but in order, or by its first."""
+    """When a group wakes its run: after all members, after all in their order, or by the first."""
 
     ALL = "all"
     ORDERED = "ordered"
@@ -298,12 +299,12 @@ class Member(Struct, array_like=True):
     identity: str
     open: int
     cancelled: bool = False
-    # Whether history tells of a leaf that failed: then it has ended, whatever the others do.
+    # Whether the failure of a leaf is in history; that ends the member.
     failed: bool = False
 
 
 class Group(Struct):
-    """Operations that the code waits for together.
+    """Operations that the code awaits together.
 
     `open` counts members without an outcome, `unrecorded` those without one in history.
     """
@@ -316,7 +317,7 @@ class Group(Struct):
     group_id: str | None = None
     members: list[Member] = field(default_factory=list)
     winner: int | None = None
-    # Whether history tells of a member that failed.
+    # Whether the failure of a member is in history.
     failed: bool = False
-    # The code was asked to cancel here and waits for some members to stop; nobody wins any more.
+    # The code is being cancelled here and waits for members to stop; no member can win.
     interrupted: bool = False

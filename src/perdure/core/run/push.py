@@ -1,4 +1,4 @@
-"""What a run has because runners are invoked for it: the state of push runs."""
+"""State of push runs, beside that of every run."""
 
 from msgspec import Struct, field
 
@@ -15,7 +15,7 @@ class StepRetry(Struct, frozen=True):
 
 
 class Pause(Struct):
-    """Why a push run stands still, and since when."""
+    """Why a push run is paused, and since when."""
 
     reason: str
     since: int
@@ -23,7 +23,7 @@ class Pause(Struct):
 
 
 class Spent(Struct, frozen=True):
-    """What the model calls of a run used up. Costs are billionths; none is not known."""
+    """Usage of the model calls of a run. Costs are billionths; none if unknown."""
 
     calls: int = 0
     tokens: int = 0
@@ -31,14 +31,14 @@ class Spent(Struct, frozen=True):
 
 
 class SpendCap(Struct, frozen=True):
-    """What the model calls of a run may use up; its runner keeps to it."""
+    """Limits of the model calls of a run, enforced by its runner."""
 
     cost: int | None = None
     tokens: int | None = None
 
 
 class ApprovalWait(Struct, kw_only=True):
-    """What a step has that waits for somebody's yes or no. The rest is kept apart."""
+    """The part of an approval that is kept at its step. The rest is a record."""
 
     approval_id: str
     tool: str
@@ -49,17 +49,17 @@ class ApprovalWait(Struct, kw_only=True):
 
 
 class Judged(Struct):
-    """The scores of one name that a run has: how many, and the numbers among them."""
+    """The scores of one name of a run: their count, and their numeric values."""
 
     count: int = 0
     numbers: int = 0
     total: float = 0.0
     values: list[float] = field(default_factory=list)
-    """Each number once."""
+    """Distinct values."""
 
 
 class EvalCase(Struct, frozen=True):
-    """The case of a dataset that a run is for, and what is expected of it."""
+    """The case of a dataset that a run executes, and its expected output."""
 
     set_id: str
     item_id: str
@@ -67,39 +67,39 @@ class EvalCase(Struct, frozen=True):
 
 
 class Meter(Struct, frozen=True, kw_only=True):
-    """What a workflow may use up within a window, and the record in which that is counted."""
+    """The usage limit of a workflow within a window, and the record that counts it."""
 
     key: str
     window: int
     tokens: int | None = None
     cost: int | None = None
     warn_at: float | None = None
-    """From which percentage on people want to know."""
+    """The percentage from which on a warning is raised."""
 
 
 class Meters(Struct, kw_only=True):
-    """What is asked before passes of a run."""
+    """The meters that are checked before a pass of a run."""
 
     budget: Meter | None = None
     pace: Meter | None = None
     is_paced: bool = False
-    """Whether the throttle let it start, or never had a say."""
+    """Whether the throttle admitted it, or there is none."""
     is_waived: bool = False
-    """Whether the budget stops it no more."""
+    """Whether the budget no longer stops it."""
     cleared: int = 0
-    """The last pass that may go."""
+    """The last pass that the meters admitted."""
     estimated: int = 0
-    """What it was charged with beforehand and has not used yet, and as of when."""
+    """The usage charged in advance and not used yet, and since when."""
     estimated_at: int = 0
     turn: str | None = None
-    """Where it waits."""
+    """The key of its place in the waiting order."""
 
 
 class Push(Struct, kw_only=True):
-    """What a run has because runners are invoked for it. The app is its queue.
+    """The state of a push run. The app is its queue.
 
-    `is_fresh` says that a step has become ready since the last pass was sent, which does not know
-    of it. `logged` says per scope up to which line of which attempt logs were kept.
+    `is_fresh`: a step has become ready since the last pass was sent, and needs another pass.
+    `logged`: per scope, the attempt and the line up to which logs were stored.
     """
 
     event_name: str
@@ -107,21 +107,21 @@ class Push(Struct, kw_only=True):
     event_id: str | None = None
     pin: str = ""
     pin_look_at: int | None = None
-    """When it is asked whether that runner is still there."""
+    """When the server checks whether that runner is still connected."""
     attempt: int = 1
     errors: int = 0
     transport_failures: int = 0
     losses: int = 0
-    """How often in a row a pass was lost with the runner that had taken it."""
+    """How many passes in a row were lost with the runner that had accepted them."""
     steps: int = 0
     current: str | None = None
     is_fresh: bool = False
     memo_bytes: int = 0
-    """How much of the memo stays inline, with what the run itself stores."""
+    """Bytes of the memo that are inline, with what the run itself stores."""
     result_bytes: int = 0
-    """What the results of all steps come to, also those that are stored apart."""
+    """Bytes of the results of all steps, also of those that are stored externally."""
     vault: str = ""
-    """The run under whose id stored results are addressed, if it is another one."""
+    """The run under whose id results are stored externally, if it is another one."""
     retry: StepRetry = field(default_factory=StepRetry)
     handles_failure: bool = False
     failure_of: str | None = None
@@ -136,22 +136,22 @@ class Push(Struct, kw_only=True):
     depth: int = 0
     singleton: str | None = None
     slot: str | None = None
-    """Where passes are counted, if there is a limit to them."""
+    """The record that counts passes, if they are limited."""
     slot_limit: int = 0
     has_slot: bool = False
     turn: str | None = None
-    """Where it waits for a slot."""
+    """The key of its place among the runs that wait for a slot."""
     trace_id: str = ""
     span_id: str = ""
     spent: Spent | None = None
     cap: SpendCap | None = None
     pass_timeout: int | None = None
-    """How long a pass may take, if its workflow says."""
+    """How long a pass may take, if its workflow sets a time-out."""
     pass_extension: int | None = None
-    """How long the next one may, if a step in it needs longer."""
+    """How long the next pass may take, if a step in it needs longer."""
     judged: dict[str, Judged] = field(default_factory=dict)
-    """What scores there are, by name."""
+    """Scores by name."""
     fork: bytes | None = None
-    """What shall be tried otherwise than in the run that this one begins again."""
+    """Overrides for a run that repeats another one."""
     meters: Meters | None = None
     case: EvalCase | None = None

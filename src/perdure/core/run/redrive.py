@@ -1,8 +1,8 @@
-"""Continuing a failed run in a new one, which takes over every step before the one that failed.
+"""Redrive: continues a failed run in a new one that takes over all steps before the failed one.
 
 The new run's history begins with copies of the old one's events, up to a boundary: the step that
-failed, or the first step before it that never ended. The code replays them and meets the boundary
-as if it had never been there. What is copied keeps its ids and times, so references stay true.
+failed, or the first step before it that never ended. The code replays them and reaches the boundary
+as a new step. Copied events keep their ids and times, so references stay valid.
 """
 
 from typing import Any
@@ -60,10 +60,10 @@ _ENDINGS = {
     "SignalRejected",
     *_CANCELLATIONS,
 }
-"""What ends a run or its ordinary course. Nobody has asked the new run to stop."""
+"""Events that end a run or request its end. They do not apply to the new run."""
 _UPDATES = {"UpdateAccepted", "UpdateApplied", "UpdateCompleted", "UpdateRejected"}
 _CLOSING_STEPS = {"ActivityCancelled", "TimerCancelled", "ParentClosePolicyApplied"}
-"""What a run that passes its deadline notes just before its last event."""
+"""Events that a timed-out run records just before its last event."""
 
 
 _SERVICE_RESULT = "durable-workflow.v2.sdk-python.nexus-operation-result"
@@ -113,7 +113,7 @@ _decoder = msgspec.json.Decoder(_Event)
 
 
 class _Step(Struct):
-    """A step of the failed run. `base` is the first step that the code asked for with it."""
+    """A step of the failed run. `base` is the first step that the code opened together with it."""
 
     base: int
     is_wait: bool
@@ -139,19 +139,19 @@ class Prefix(Struct, frozen=True, kw_only=True):
 
 
 def require_failed(run: Run) -> None:
-    """Only what has failed can be continued, and only by code that replays a history."""
+    """Require a failed run of a worker that replays histories."""
     if run.dialect is not Dialect.PULL:
         raise RedriveUnavailable(f"run {run.run_id} is one of a push runner", run_id=run.run_id)
     if run.status is not RunStatus.FAILED:
         raise RunNotFailed(
-            f"run {run.run_id} is {run.status}, it has not failed",
+            f"run {run.run_id} is {run.status}; only failed runs can be redriven",
             run_id=run.run_id,
             run_status=run.status.value,
             outcome="rejected_not_failed",
             rejection_reason="run_not_failed",
         )
     if run.cancellation is not None and run.cancellation.delivered is not None:
-        # Its code went another way from there on, which nobody would show to the next run.
+        # Its code took the clean-up path from there on; a replay without the request would not.
         raise RunNotFailed(
             f"run {run.run_id} was cancelled by its own code before it failed",
             run_id=run.run_id,
@@ -162,7 +162,7 @@ def require_failed(run: Run) -> None:
 
 
 def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
-    """What a failed run leaves to the next one, read from its whole history."""
+    """Read what the next run takes over from the whole history of a failed run."""
     events = [_decoder.decode(encoded) for encoded in history]
     boundary = _find_boundary(events)
     cut = _find_cut(events, boundary)
@@ -175,32 +175,32 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
     handed_over: list[StreamMessage] = []
     timestamp, arguments, memo, attributes = None, b"null", {}, {}
     for position, (event, encoded) in enumerate(zip(events, history, strict=True)):
-        told = event.payload
+        payload = event.payload
         if event.event_type == "WorkflowStarted":
-            timestamp, arguments = told.timestamp, bytes(told.input)
-            memo, attributes = told.memo or {}, told.search_attributes or {}
+            timestamp, arguments = payload.timestamp, bytes(payload.input)
+            memo, attributes = payload.memo or {}, payload.search_attributes or {}
         if not _is_kept(event, boundary, position < cut, late):
             if event.event_type == "SignalReceived":
-                signal = _signal(told)
+                signal = _signal(payload)
                 messages.append(message_of(signal) or signal)
             elif event.event_type == "UpdateApplied":
-                messages.append(_update(told))
+                messages.append(_update(payload))
             continue
         match event.event_type:
             case "MemoUpserted":
-                memo = _merged_memo(told)
+                memo = _merged_memo(payload)
             case "SearchAttributesUpserted":
-                attributes = msgspec.json.decode(told.merged)
-            case "SignalReceived" if (told.signal_wait_id or "").startswith("signal-command:"):
-                waiting[told.signal_id] = _signal(told)
+                attributes = msgspec.json.decode(payload.merged)
+            case "SignalReceived" if (payload.signal_wait_id or "").startswith("signal-command:"):
+                waiting[payload.signal_id] = _signal(payload)
             case "SignalApplied":
-                waiting.pop(told.signal_id, None)
+                waiting.pop(payload.signal_id, None)
             case "SignalReceived":
-                message = message_of(_signal(told))
+                message = message_of(_signal(payload))
                 handed_over += [] if message is None else [message]
             case _:
                 pass
-        # Behind the two events with which every run begins.
+        # Sequences 1 and 2 are the start events of the new run.
         encoded = _without_key(event, encoded)
         copied.append(_renumbered(encoded, len(copied) + 3, event.event_type, run_id))
     return Prefix(
@@ -219,13 +219,13 @@ def read_prefix(run_id: str, history: list[bytes]) -> Prefix:
 
 
 def redrive(failed: Run, ctx: Context, prefix: Prefix) -> Run:
-    """The run that goes on where a failed one came to grief. Its time limits begin anew."""
+    """Start a run that continues from the step that failed. Its time limits start anew."""
     require_failed(failed)
     if failed.hosted is not None:
-        return _start_again(failed, ctx, prefix)
+        return _restart_standalone(failed, ctx, prefix)
     if len(prefix.events) >= ctx.bounds.history_events_max:
         raise StructuralLimitExceeded(
-            f"run {failed.run_id} leaves {len(prefix.events)} events, too many to go on from",
+            f"run {failed.run_id} cannot be redriven: it would copy {len(prefix.events)} events",
             limit_kind="history_event_count",
             current_value=len(prefix.events),
             configured_limit=ctx.bounds.history_events_max,
@@ -264,7 +264,7 @@ def redrive(failed: Run, ctx: Context, prefix: Prefix) -> Run:
         run_timeout=failed.run_timeout_seconds,
     )
     run.unsaved.created = True
-    # The code's clock stands at its start, and decisions that hang on it must not change.
+    # The code derives its clock from the start event; decisions based on it must not change.
     record_accepted(run, ctx, {"timestamp": prefix.timestamp} if prefix.timestamp else {})
     for event in prefix.events:
         run.history_count += 1
@@ -275,13 +275,13 @@ def redrive(failed: Run, ctx: Context, prefix: Prefix) -> Run:
     resume_streams(run, failed, prefix.handed_over)
     open_run(run, ctx, delay=0)
     for message in (*prefix.messages, *failed.unseen):
-        _leave(run, ctx, message)
+        _add_to_inbox(run, ctx, message)
     settle(run, ctx)
     return run
 
 
-def _start_again(failed: Run, ctx: Context, prefix: Prefix) -> Run:
-    """A standalone activity has no steps behind it: it is done anew."""
+def _restart_standalone(failed: Run, ctx: Context, prefix: Prefix) -> Run:
+    """Start a standalone activity again: it has no steps to take over."""
     hosted = failed.hosted
     assert hosted is not None
     frame = Frame(failed.frame)
@@ -303,8 +303,8 @@ def _start_again(failed: Run, ctx: Context, prefix: Prefix) -> Run:
     return run
 
 
-def _leave(run: Run, ctx: Context, message: Message) -> None:
-    """What the failed run was told too late to matter waits for the code of the next one."""
+def _add_to_inbox(run: Run, ctx: Context, message: Message) -> None:
+    """Put a message that the failed run did not handle into the inbox of the new run."""
     if isinstance(message, Update):
         message = msgspec.structs.replace(message, accepted_at=ctx.now)
         run.updates_open += 1
@@ -318,16 +318,18 @@ def _leave(run: Run, ctx: Context, message: Message) -> None:
 
 
 def _find_boundary(events: list[_Event]) -> int:
-    """The first step that the code has to ask for again."""
+    """The sequence of the first step that is not taken over."""
     steps = _read_steps(events)
     last = max(steps, default=0)
-    told = events[-1].payload
-    named = None if told.failed_step_sequence is None else steps.get(told.failed_step_sequence)
-    execution_id = told.failed_activity_execution_id
+    payload = events[-1].payload
+    named = (
+        None if payload.failed_step_sequence is None else steps.get(payload.failed_step_sequence)
+    )
+    execution_id = payload.failed_activity_execution_id
     if named is not None and named.failed and named.execution_id == execution_id:
         return _before_unfinished(steps, named.base, last)
-    # Nobody said which step it was. If the last thing that the code asked for failed, it was that;
-    # otherwise the code itself failed, behind everything that it had asked for.
+    # The report named no failed step. If the last steps failed, it was one of them; otherwise the
+    # code itself failed, after all its steps.
     together = [step for step in steps.values() if last and step.base == steps[last].base]
     failed = any(step.failed for step in together)
     return _before_unfinished(steps, steps[last].base if failed else last + 1, last)
@@ -337,7 +339,7 @@ def _before_unfinished(steps: dict[int, _Step], boundary: int, last: int) -> int
     open_bases = [
         step.base
         for sequence, step in steps.items()
-        # The code is past every wait but its last, also past those that ended without a word.
+        # The code is past every wait but its last, also past those without an end event.
         if sequence < boundary and not step.ended and (not step.is_wait or sequence == last)
     ]
     return min([boundary, *open_bases])
@@ -348,51 +350,53 @@ def _read_steps(events: list[_Event]) -> dict[int, _Step]:
     closing = _closing_position(events)
     together: int | None = None
     for position, event in enumerate(events):
-        told, sequence = event.payload, event.payload.sequence
+        payload, sequence = event.payload, event.payload.sequence
         if event.event_type == "SelectionOperationCancelled":
-            assert told.member_base_sequence is not None
-            for offset in range(told.member_size):
-                if told.member_base_sequence + offset in steps:
-                    steps[told.member_base_sequence + offset].ended = True
+            assert payload.member_base_sequence is not None
+            for offset in range(payload.member_size):
+                if payload.member_base_sequence + offset in steps:
+                    steps[payload.member_base_sequence + offset].ended = True
         if sequence is None or event.event_type in _UPDATES or event.event_type in _ENDINGS:
             continue
         if event.event_type in _OPENINGS:
             if sequence in steps:
-                # The timer of a wait stands at the sequence of its wait.
+                # The timer of a wait has the sequence of its wait.
                 continue
-            path = told.parallel_group_path
+            path = payload.parallel_group_path
             if path:
                 base, together = path[0].parallel_group_base_sequence, None
             else:
-                # What comes in one completion without a word about groups is awaited as a list.
+                # Steps of one completion without group metadata are awaited as a list.
                 base = together = sequence if together is None else together
             is_wait = event.event_type in _WAITS and not path
-            steps[sequence] = _Step(base, is_wait, told.activity_execution_id)
+            steps[sequence] = _Step(base, is_wait, payload.activity_execution_id)
             if event.event_type == "ServiceCallStarted":
-                at_once = told.wait_for == "accepted" or told.operation_mode == "async"
+                at_once = payload.wait_for == "accepted" or payload.operation_mode == "async"
                 steps[sequence].ended = at_once
                 together = None
             continue
         if event.event_type in _SUCCESSES or event.event_type in _FAILURES:
             step = steps.get(sequence)
             together = None
-            timeout_of_wait = told.timer_kind is not None and event.event_type == "TimerCancelled"
+            timeout_of_wait = (
+                payload.timer_kind is not None and event.event_type == "TimerCancelled"
+            )
             if position >= closing or timeout_of_wait:
                 continue
             if step is None:
-                # A call that was refused was never begun.
+                # A rejected call has no opening event.
                 step = steps[sequence] = _Step(sequence, is_wait=False)
             step.ended = True
             step.failed = event.event_type in _FAILURES
         elif sequence not in steps:
-            # Markers are there at once.
+            # Markers end when they are recorded.
             steps[sequence] = _Step(sequence, is_wait=False, ended=True)
             together = None
     return steps
 
 
 def _closing_position(events: list[_Event]) -> int:
-    """Where the steps begin that were let go because the run passed its deadline."""
+    """The position of the first event that was recorded because the run timed out."""
     position = len(events) - 1
     if events[position].event_type != "WorkflowTimedOut":
         return position
@@ -402,7 +406,7 @@ def _closing_position(events: list[_Event]) -> int:
 
 
 def _find_cut(events: list[_Event], boundary: int) -> int:
-    """The position of the first event that belongs to a step behind the boundary."""
+    """The position of the first event that belongs to a step at or after the boundary."""
     for position, event in enumerate(events):
         if event.event_type in _BEGINNINGS or event.event_type in _UPDATES:
             continue
@@ -412,12 +416,12 @@ def _find_cut(events: list[_Event], boundary: int) -> int:
 
 
 def _step_of(event: _Event) -> int:
-    """The step that an event belongs to; 0 for what belongs to none."""
-    told = event.payload
+    """The sequence of the step that an event belongs to; 0 if it belongs to none."""
+    payload = event.payload
     for sequence in (
-        told.selection_group_base_sequence,
-        told.member_base_sequence,
-        told.sequence,
+        payload.selection_group_base_sequence,
+        payload.member_base_sequence,
+        payload.sequence,
     ):
         if sequence is not None:
             return sequence
@@ -434,7 +438,7 @@ def _is_kept(event: _Event, boundary: int, is_early: bool, late: set[str]) -> bo
 
 
 def _renumbered(encoded: bytes, sequence: int, event_type: str, run_id: str) -> bytes:
-    """The event at another place in a history; all else stays as it was."""
+    """The event with another sequence in history; all else is unchanged."""
     head, _, rest = encoded.partition(b',"sequence":')
     _, _, rest = rest.partition(b",")
     if event_type == "ActivityCompleted" and b'"reused_from_run_id":' not in rest:
@@ -443,9 +447,9 @@ def _renumbered(encoded: bytes, sequence: int, event_type: str, run_id: str) -> 
 
 
 def _without_key(event: _Event, encoded: bytes) -> bytes:
-    """The code derives the key of a service call from its run, so that of another is left out.
+    """The event without the idempotency key of a service call, which contains the old run's id.
 
-    SDKs before 2.12 keep what became of a call as a side effect, and the key within.
+    SDKs before 2.12 record the outcome of a call, with the key, as a side effect.
     """
     if event.event_type.startswith("ServiceCall"):
         document = msgspec.json.decode(encoded)
@@ -466,33 +470,33 @@ def _without_key(event: _Event, encoded: bytes) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _merged_memo(told: _Payload) -> dict[str, Any]:
+def _merged_memo(payload: _Payload) -> dict[str, Any]:
     try:
-        memo = decode(msgspec.json.decode(told.merged, type=_Inline).blob)
+        memo = decode(msgspec.json.decode(payload.merged, type=_Inline).blob)
     except (msgspec.DecodeError, PayloadError):
         return {}
     return memo if isinstance(memo, dict) else {}
 
 
-def _signal(told: _Payload) -> Signal:
+def _signal(payload: _Payload) -> Signal:
     return Signal(
-        signal_id=told.signal_id,
-        command_id=told.workflow_command_id,
-        name=told.signal_name,
-        arguments=_arguments(told),
+        signal_id=payload.signal_id,
+        command_id=payload.workflow_command_id,
+        name=payload.signal_name,
+        arguments=_arguments(payload),
         received_at=0,
     )
 
 
-def _update(told: _Payload) -> Update:
+def _update(payload: _Payload) -> Update:
     return Update(
-        update_id=told.update_id,
-        name=told.update_name,
-        arguments=_arguments(told),
+        update_id=payload.update_id,
+        name=payload.update_name,
+        arguments=_arguments(payload),
         received_at=0,
     )
 
 
-def _arguments(told: _Payload) -> bytes | None:
-    encoded = bytes(told.arguments)
+def _arguments(payload: _Payload) -> bytes | None:
+    encoded = bytes(payload.arguments)
     return None if encoded == b"null" else encoded

@@ -1,4 +1,4 @@
-"""Payloads that the server makes itself, in the frame of the worker that will read them."""
+"""Payloads that the server makes, in the frame of the worker that will read them."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ class _Inline(msgspec.Struct):
 
 
 def plain_list(plain: bytes) -> list[Any]:
-    """The argument list that plain JSON stands for: a list as it is, an object by its values."""
+    """The argument list of plain JSON: a list as it is, the values of an object."""
     value = msgspec.json.decode(plain)
     if value is None:
         return []
     if isinstance(value, dict):
         return list(value.values())
-    assert isinstance(value, list), "the door admits lists and objects only"
+    assert isinstance(value, list), "plain input is a list or an object"
     return value
 
 
@@ -29,7 +29,7 @@ def envelope_json(blob: str) -> bytes:
 
 
 def envelope_value(encoded: bytes) -> dict[str, Any]:
-    """An encoded envelope as a value, to be put inside of another."""
+    """An encoded envelope as a value, to be nested in another."""
     value: dict[str, Any] = msgspec.json.decode(encoded)
     return value
 
@@ -40,7 +40,7 @@ def plain_envelope(plain: bytes, frame: Frame) -> bytes:
 
 
 def reframed(envelope: bytes, frame: Frame) -> bytes:
-    """A payload in one frame, whatever its own. What cannot be read is handed on as it is."""
+    """A payload converted to a frame; unchanged if it cannot be decoded."""
     try:
         blob = msgspec.json.decode(envelope, type=_Inline).blob
         if frame_of(blob) is frame:
@@ -51,9 +51,9 @@ def reframed(envelope: bytes, frame: Frame) -> bytes:
 
 
 def applied_value(arguments: bytes | None, frame: Frame) -> bytes:
-    """What a signal wait returns: the one argument of its signal, all of them, or true for none.
+    """The result of a signal wait: the one argument of its signal, all of them, or true for none.
 
-    What the server cannot read, because it is kept elsewhere, is handed on as it is.
+    Arguments that the server cannot decode, because they are stored elsewhere, stay unchanged.
     """
     if arguments is None:
         return envelope_json(encode(True, frame))
@@ -69,7 +69,7 @@ def applied_value(arguments: bytes | None, frame: Frame) -> bytes:
 
 
 def seal_start(run: Run) -> None:
-    """Have the start events written once more as they are: now they stay, and get their digest."""
+    """Write the start events again, unchanged: they are final now and get their digest."""
     if not run.unsaved.created and run.task_count == 1 and len(run.events) == run.history_count:
         run.unsaved.rewritten = b",".join(run.events)
 

@@ -1,4 +1,4 @@
-"""Calls of service operations, seen from the run that makes them."""
+"""Calls of service operations, from the side of the calling run."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from perdure.core.run.state import Run
 
 
 class ServicePlan(Struct, frozen=True, kw_only=True):
-    """What the catalogue says to a command.
+    """How the catalogue handles the call of a command.
 
-    `call_id` names a call that was made before under the same idempotency key.
+    `call_id` names an earlier call under the same idempotency key.
     """
 
     mode: str = "sync"
@@ -28,7 +28,7 @@ class ServicePlan(Struct, frozen=True, kw_only=True):
 
 
 class CallRefusal(Struct, frozen=True):
-    """Why a call is not made."""
+    """Why a call is refused."""
 
     outcome: str
     reason: str
@@ -48,7 +48,7 @@ class CallEnding(Struct, frozen=True, kw_only=True):
 def open_service_call(
     run: Run, ctx: Context, command: StartServiceOperation, plan: ServicePlan, sequence: int
 ) -> ServiceCall:
-    """Make a call, and wait for its end or only for its being taken up, as the code wants."""
+    """Start a call; the code waits for its end or only for its acceptance."""
     call = ServiceCall(
         sequence=sequence,
         call_id=plan.call_id or ctx.ids.ulid(),
@@ -64,12 +64,12 @@ def open_service_call(
     run.unsaved.operations.add(sequence)
     refusal = plan.refusal
     if refusal is not None:
-        told = {
+        surface = {
             **_surface(call, "failed", refusal.outcome, accepted=False),
             "reason": refusal.reason,
             "message": refusal.message,
         }
-        payload = {**_identity(run, call), "status": "failed", "service_call": told}
+        payload = {**_identity(run, call), "status": "failed", "service_call": surface}
         payload |= {"message": refusal.message, "exception_type": "ServiceCallRejected"}
         resolve(run, call, held("ServiceCallFailed", payload, call, failed=True))
         return call
@@ -100,14 +100,14 @@ def open_service_call(
 
 
 def resumes_at_once(call: ServiceCall) -> bool:
-    """Whether the code goes on as soon as the call is taken up."""
+    """Whether the code continues as soon as the call is accepted."""
     return call.wait_for == "accepted" or call.mode == "async"
 
 
 def service_call_ended(
     run: Run, ctx: Context, *, sequence: int, call_id: str, ending: CallEnding
 ) -> bool:
-    """Give the code what became of its call. Whether anybody still waited for it."""
+    """Resolve the call with its ending. Returns whether it was still open."""
     call = run.operations.get(sequence)
     if run.is_closed or not isinstance(call, ServiceCall) or call.outcome is not None:
         return False
@@ -119,14 +119,14 @@ def service_call_ended(
 
 
 def time_out_service_call(run: Run, call: ServiceCall) -> None:
-    """The code waits no longer. The call goes on without it."""
+    """End the wait of the code by its time-out. The call itself continues."""
     _end(
         run,
         call,
         CallEnding(
             status="failed",
             outcome="timed_out",
-            message=f"service operation {call.name} has not ended in time",
+            message=f"service operation {call.name} did not end in time",
             error_type="ServiceCallTimedOut",
         ),
     )

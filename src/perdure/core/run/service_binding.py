@@ -9,7 +9,7 @@ ACTIVITY_EXECUTION = "activity_execution"
 
 
 class Binding(Struct, frozen=True, kw_only=True):
-    """A run for each call. `name` is a workflow type, or an activity type."""
+    """A handler that starts a run per call. `name` is a workflow type, or an activity type."""
 
     kind: str
     name: str

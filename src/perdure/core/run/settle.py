@@ -1,18 +1,18 @@
-"""Letting facts into history, and waking the run when its code can advance.
+"""Release of held events into history, and requests for a task when the code can advance.
 
-While a workflow task is leased nothing from outside may enter the history that its worker replays.
-Outcomes wait at their operation, signals and updates in the inbox; `settle` lets them in as soon
-as it may. It runs after every change of a run.
+While a workflow task is leased no event from outside may enter the history that its worker replays.
+Outcomes are held at their operation, signals and updates in the inbox; `settle` records them as
+soon as the history is no longer frozen. It runs after every change of a run.
 """
 
 from typing import Any
 
-from perdure.core.run.cancellation import is_unseen, let_request_in
+from perdure.core.run.cancellation import is_unseen, record_due_request
 from perdure.core.run.condition_reopen import (
     mark_overtaken,
     open_condition,
+    record_superseded_waits,
     reopen_before_message,
-    tell_superseded,
 )
 from perdure.core.run.context import Context
 from perdure.core.run.history import Members, held, raw, record, record_encoded, with_metadata
@@ -47,7 +47,7 @@ from perdure.core.run.update import (
 
 
 def note(run: Run, ctx: Context, operation: Operation, event_type: str, payload: Members) -> None:
-    """Record a fact of an operation that does not end it, now or as soon as it may be seen."""
+    """Record an event that does not end its operation, now or when the history is unfrozen."""
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):
         operation.held.append(held(event_type, payload, operation))
@@ -59,7 +59,7 @@ def note(run: Run, ctx: Context, operation: Operation, event_type: str, payload:
 
 
 def resolve(run: Run, operation: Operation, outcome: Held) -> None:
-    """Give an operation its outcome. It enters history when `settle` lets it."""
+    """Set the outcome of an operation. `settle` records it in history."""
     operation.outcome = outcome
     run.unsaved.operations.add(operation.sequence)
     group = _group(run, operation)
@@ -76,45 +76,45 @@ def resolve(run: Run, operation: Operation, outcome: Held) -> None:
 
 
 def settle(run: Run, ctx: Context) -> None:
-    """Release what was held back, then hand over messages, one wake-up at a time."""
+    """Record held events, then hand over messages, one task at a time."""
     if run.status in CLOSED or is_frozen(run):
         return
     while run.releasing:
         _release(run, ctx, run.releasing.pop(0))
     if run.cancellation is not None:
-        let_request_in(run, ctx)
+        record_due_request(run, ctx)
     if run.local_calls:
         _wake_for_attempts(run, ctx)
     if run.task is None and run.update is not None:
-        # It had stepped back so that the code could go on.
+        # The update task had been replaced by a progress task.
         request_update_task(run, ctx, run.update)
-    while run.inbox and (run.task is None or _carries_more(run, ctx)):
+    while run.inbox and (run.task is None or _may_add_message(run, ctx)):
         _hand_over(run, ctx)
     if run.task is None and run.unapplied:
         _apply_kept_signal(run, ctx)
 
 
-def _carries_more(run: Run, ctx: Context) -> bool:
-    """Whether the task that a message has asked for may carry the next message, too.
+def _may_add_message(run: Run, ctx: Context) -> bool:
+    """Whether the task that was requested for a message may carry the next message, too.
 
-    Only to code at a condition that has a name, and only to workers of which we know how they
-    replay; what comes behind an update waits until the code has seen that.
+    Only for code that waits at a condition with a key, and only for workers whose replay is known.
+    Messages behind an update wait until the code has seen the update.
     """
-    most = run.signals_per_task_max or ctx.bounds.signals_per_task_max
-    if most == 1 or run.keeps_signals or run.update is not None:
+    limit = run.signals_per_task_max or ctx.bounds.signals_per_task_max
+    if limit == 1 or run.keeps_signals or run.update is not None:
         return False
     task, wait = run.task, open_condition(run)
     if task is None or task.kind is not PROGRESS or task.state is not READY or wait is None:
         return False
-    if not (wait.key or wait.fingerprint) or not 0 < wait.messages < most:
+    if not (wait.key or wait.fingerprint) or not 0 < wait.messages < limit:
         return False
     return not isinstance(run.inbox[oldest_position(run)], Update)
 
 
 def hand_over_late(run: Run, ctx: Context) -> None:
-    """Show all that waits to code that has closed its run without knowing of it, in one task.
+    """Hand over all waiting messages in one task to code that closed its run before it saw them.
 
-    An update waits its turn, and messages of streams do not overtake it.
+    An update waits its turn, and stream messages do not overtake it.
     """
     for position, message in late_messages(run):
         if isinstance(message, StreamMessage):
@@ -126,7 +126,7 @@ def hand_over_late(run: Run, ctx: Context) -> None:
 
 
 def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
-    """What the code can be shown before anything else happens, in its order."""
+    """Signals and stream messages that can be handed over at once, in order."""
     found: list[tuple[int, Signal | StreamMessage]] = []
     behind_update = False
     for position, message in sorted(run.inbox.items()):
@@ -138,10 +138,10 @@ def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
 
 
 def _wake_for_attempts(run: Run, ctx: Context) -> None:
-    """A worker shall begin the next attempts, or recover those that were lost with their lease.
+    """Request a task to begin the next local attempts, or to recover those of a lost lease.
 
-    It begins all that are open, so none of them may still be waiting for its time; a task that
-    was on its way before is taken back. Code that is asked to cancel itself is woken by that.
+    The worker begins all open attempts, so none of them may still be delayed; a task that was
+    already ready is withdrawn. For code that is asked to cancel itself the request is the wake-up.
     """
     if run.cancellation is not None and run.cancellation.delivered is None:
         return
@@ -158,10 +158,10 @@ def _wake_for_attempts(run: Run, ctx: Context) -> None:
 
 
 def is_frozen(run: Run) -> bool:
-    """Whether a worker is replaying this history right now, or must first see a request in it.
+    """Whether a worker is replaying this history now, or must first see a cancellation request.
 
-    A selection that was decided between a request to cancel and its delivery could be delivered
-    neither as decided nor as interrupted.
+    If a selection were decided between a request to cancel and its delivery, the code could
+    neither be shown the decision nor be interrupted there.
     """
     task = run.task
     if task is not None and task.state is LEASED:
@@ -170,7 +170,7 @@ def is_frozen(run: Run) -> bool:
 
 
 def record_held(run: Run, ctx: Context, operation: Operation) -> None:
-    """Record what was held back of an operation that is let go: what was acknowledged is a fact."""
+    """Record the held events of an operation that is dropped: they were acknowledged."""
     for event in operation.held:
         record_encoded(run, ctx, event.event_type, event.payload)
     operation.held = []
@@ -179,7 +179,7 @@ def record_held(run: Run, ctx: Context, operation: Operation) -> None:
 
 
 def drop_operation(run: Run, sequence: int) -> None:
-    """Forget an operation that has ended."""
+    """Remove an operation that has ended."""
     run.operations.pop(sequence, None)
     run.unsaved.operations.add(sequence)
     if run.local_calls and sequence in run.local_calls:
@@ -189,14 +189,14 @@ def drop_operation(run: Run, sequence: int) -> None:
 
 
 def release_later(run: Run, sequence: int) -> None:
-    """Let an operation into history, or wake the run for it, as soon as that may be."""
+    """Queue an operation whose events are recorded when the history is unfrozen."""
     if sequence not in run.releasing:
         run.releasing.append(sequence)
 
 
 def _release_last(run: Run, sequence: int) -> None:
-    # Outcomes enter history in the order in which they came, also when something else of their
-    # operations has been held back before.
+    # Outcomes are recorded in the order of their arrival, also when earlier events of their
+    # operations are held.
     if sequence in run.releasing:
         run.releasing.remove(sequence)
     run.releasing.append(sequence)
@@ -221,7 +221,7 @@ def _release(run: Run, ctx: Context, sequence: int) -> None:
         return
     event_id = record_encoded(run, ctx, outcome.event_type, outcome.payload)
     if sequence == run.wait and isinstance(operation, ConditionWait) and operation.cooperative:
-        tell_superseded(run, ctx, sequence - 1)
+        record_superseded_waits(run, ctx, sequence - 1)
     drop_operation(run, sequence)
     _wake_after(run, ctx, operation, outcome, group, event_id)
 
@@ -259,7 +259,7 @@ def _wake_after(
         _record_winner(run, ctx, group, member, outcome, event_id)
         request_task(run, ctx, resume)
     elif open_condition(run) is None and (outcome.failed or member.open == 0):
-        # Nobody needs a loser's outcome to see whether a condition is true.
+        # The code does not need a loser's outcome to evaluate its condition.
         request_task(run, ctx, resume)
 
 
@@ -315,10 +315,10 @@ def _hand_over(run: Run, ctx: Context) -> None:
 
 
 def _receive_message(run: Run, ctx: Context, position: int, message: StreamMessage) -> None:
-    """Record a message of a stream. It is kept until the code has read it."""
+    """Record a stream message. It stays in `unread` until the code has read it."""
     del run.inbox[position]
     run.unread[position] = message
-    # The row stays where it is: that the inbox begins behind it says that it was handed over.
+    # The row keeps its position: one before `inbox_first` counts as handed over.
     run.inbox_first = position + 1
     reopen_before_message(run, ctx)
     record(run, ctx, "SignalReceived", message_members(run, message))
@@ -327,7 +327,7 @@ def _receive_message(run: Run, ctx: Context, position: int, message: StreamMessa
 
 
 def _receive(run: Run, ctx: Context, signal: Signal) -> None:
-    """Record one signal; wake the run only if its code can look at it now."""
+    """Record one signal; request a task only if the code can handle it now."""
     link_command(run, signal)
     reopen_before_message(run, ctx)
     wait = None if run.wait is None else run.operations.get(run.wait)
@@ -347,7 +347,7 @@ def _receive(run: Run, ctx: Context, signal: Signal) -> None:
 
 
 def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
-    """What history tells of a received signal."""
+    """The payload of `SignalReceived`."""
     return {
         "workflow_command_id": signal.command_id,
         "signal_id": signal.signal_id,
@@ -360,7 +360,7 @@ def signal_members(run: Run, signal: Signal) -> dict[str, Any]:
 
 
 def _apply_kept_signal(run: Run, ctx: Context) -> None:
-    """A signal that came before its wait was opened."""
+    """Apply a signal that was received before its wait was opened."""
     wait = None if run.wait is None else run.operations.get(run.wait)
     if not isinstance(wait, SignalWait) or wait.signal is not None:
         return
@@ -394,7 +394,7 @@ def _signal_resume(signal: Signal | StreamMessage, wait_id: str | None) -> dict[
 
 
 def resume_context(operation: Operation, event_type: str) -> dict[str, str | int]:
-    """What a resumed task tells its worker about the operation that woke the run."""
+    """The resume members of a task: which operation woke the run."""
     match operation:
         case Activity():
             return {
@@ -473,4 +473,4 @@ def resume_context(operation: Operation, event_type: str) -> dict[str, str | int
                 resume["signal_name"] = operation.signal_name
             return resume
         case PushStep():
-            raise AssertionError("steps of push runs are not held back")
+            raise AssertionError("steps of push runs are never held")

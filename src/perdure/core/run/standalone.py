@@ -1,4 +1,4 @@
-"""Standalone activities: each lives in a run of its own, which has no code and ends with it."""
+"""Standalone activities: each has a run of its own, which has no code and ends with it."""
 
 from msgspec import Struct
 
@@ -15,11 +15,11 @@ from perdure.core.run.state import Hosted, Run
 from perdure.core.run.status import RunStatus
 
 HOST_TYPE = "dw.standalone_activity"
-"""The workflow type of such runs, which no workflow may have."""
+"""The reserved workflow type of such runs."""
 
 
 class ActivityRequest(Struct, frozen=True, kw_only=True):
-    """An activity that somebody asks for. `plain` is input that came as JSON."""
+    """A request to run an activity. `plain` is input that came as JSON."""
 
     namespace: str
     activity_id: str
@@ -35,7 +35,7 @@ class ActivityRequest(Struct, frozen=True, kw_only=True):
 
 
 def start_standalone(request: ActivityRequest, ctx: Context, *, before: Run | None) -> Run:
-    """A run that does one activity. `before` is the finished run of the same id, if any."""
+    """Start a run for one activity. `before` is the finished run of the same id, if any."""
     _require_free(request, before)
     plain = None if request.arguments is not None else request.plain or b"[]"
     arguments = request.arguments
@@ -90,7 +90,7 @@ def _require_free(request: ActivityRequest, before: Run | None) -> None:
 def fit_arguments(run: Run, activity: Activity, frame: Frame) -> None:
     """Encode input that came as plain JSON for the worker of the first attempt.
 
-    Nobody replays the history of such a run, so what it tells of its input stays as it is.
+    No worker replays the history of such a run, so the input in its start event stays unchanged.
     """
     plain = run.plain_input
     if plain is None or run.hosted is None:
@@ -102,7 +102,7 @@ def fit_arguments(run: Run, activity: Activity, frame: Frame) -> None:
 
 
 def refuse_signal(run: Run, name: str) -> None:
-    """There is no code that could take a signal."""
+    """Refuse a signal to a run without code that could handle it."""
     what = _without_messages(run)
     if what is not None:
         raise UnknownSignal(
@@ -114,7 +114,7 @@ def refuse_signal(run: Run, name: str) -> None:
 
 
 def refuse_update(run: Run, name: str) -> None:
-    """There is no code that could take an update."""
+    """Refuse an update to a run without code that could handle it."""
     what = _without_messages(run)
     if what is not None:
         raise UpdateRejected(
@@ -126,7 +126,7 @@ def refuse_update(run: Run, name: str) -> None:
 
 
 def _without_messages(run: Run) -> str | None:
-    """What a run is whose code takes no messages."""
+    """The description of a run that takes no messages, none for other runs."""
     if run.hosted is not None:
         return "standalone activity"
     return None if run.push is None else "run of a runner, which waits for events,"

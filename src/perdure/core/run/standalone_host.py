@@ -1,4 +1,4 @@
-"""How the run of a standalone activity ends: with its activity, and without any code."""
+"""End of the run of a standalone activity, together with its activity."""
 
 from perdure.core.run.close import complete_run, fail_run
 from perdure.core.run.command import CompleteRun, FailRun
@@ -9,13 +9,13 @@ from perdure.core.run.state import Run
 
 
 def complete_host(run: Run, ctx: Context, outcome: Held, ending: CompleteRun) -> None:
-    """The activity has a result, which is the run's."""
+    """Complete the run with the result of its activity."""
     record_encoded(run, ctx, outcome.event_type, outcome.payload)
     complete_run(run, ctx, ending)
 
 
 def fail_host(run: Run, ctx: Context, outcome: Held, ending: FailRun, *, category: str) -> None:
-    """The activity failed for good, and the run with it."""
+    """Fail the run after the last attempt of its activity failed."""
     assert run.hosted is not None
     source = ("activity_execution", run.hosted.execution_id)
     record_encoded(run, ctx, outcome.event_type, outcome.payload)

@@ -1,4 +1,4 @@
-"""Opening runs: from the outside, as a child, as a retried child, or as the next of a chain."""
+"""Start of runs: by a request, as a child, as a retried child, or as the next of a chain."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from perdure.core.run.task import request_task
 
 
 class StartRequest(Struct, frozen=True, kw_only=True):
-    """What somebody asks to be started. `plain` is input that came as JSON, not as a payload."""
+    """A request to start a run. `plain` is input that came as JSON, not as a payload."""
 
     namespace: str
     workflow_id: str
@@ -191,7 +191,7 @@ def start_successor(
 def set_deadlines(
     run: Run, ctx: Context, *, execution: int | None, run_timeout: int | None, delay: int = 0
 ) -> None:
-    """Start the clocks of a run, when its code may begin."""
+    """Set the deadlines of a run, counted from when its code may begin."""
     run.execution_timeout_seconds = execution
     run.run_timeout_seconds = run_timeout
     begins_at = ctx.now + delay
@@ -204,7 +204,7 @@ def set_deadlines(
 
 
 def record_accepted(run: Run, ctx: Context, members: dict[str, Any] | None = None) -> None:
-    """The first facts of a run that somebody asked for from outside."""
+    """Record the first events of a run that a client requested."""
     command_id = ctx.ids.ulid()
     record(
         run,
@@ -222,7 +222,7 @@ def record_accepted(run: Run, ctx: Context, members: dict[str, Any] | None = Non
 
 
 def record_started(run: Run, ctx: Context, members: dict[str, Any]) -> None:
-    """What every run's history tells of its beginning."""
+    """Record `WorkflowStarted`."""
     parent = run.parent
     record(
         run,
@@ -255,13 +255,13 @@ def record_started(run: Run, ctx: Context, members: dict[str, Any]) -> None:
 
 
 def open_run(run: Run, ctx: Context, *, delay: int) -> None:
-    """Wake the code of a new run, now or later."""
+    """Request the first task of a new run, ready now or after a delay."""
     request_task(run, ctx)
     delay_start(run, ctx, delay)
 
 
 def delay_start(run: Run, ctx: Context, delay: int) -> None:
-    """Let the first task of a new run come later."""
+    """Delay the first task of a new run."""
     if delay <= 0:
         return
     task = run.task

@@ -1,8 +1,8 @@
-"""The state of one run, as the rules see it and as the store keeps it.
+"""State of one run, as the rules use it and as the store keeps it.
 
-A `Run` is owned by the beat that loaded it: rules change it in place and record every fact in its
-history in the same breath. What is not yet on disk is listed in its `Unsaved` part, so the store
-writes exactly the difference. A run whose beat failed is thrown away and loaded again.
+A `Run` is owned by the beat that loaded it: rules change it in place and record the events of each
+change. What is not yet on disk is listed in its `RunChanges`, so the store writes exactly the
+difference. A run whose beat failed is discarded and loaded again.
 """
 
 from collections.abc import Mapping
@@ -29,11 +29,11 @@ from perdure.core.run.state_parts import Cancellation, StickyWorker, TraceLink
 from perdure.core.run.status import CLOSED, RunStatus
 
 WORKFLOW_TASK = 0
-"""The place of the workflow task among a run's tasks; activities stand at their sequence."""
+"""The place of the workflow task among a run's tasks; an activity's place is its sequence."""
 
 
 class TaskKind(StrEnum):
-    """What a workflow task asks of its worker: to go on, to answer an update, or to judge one."""
+    """What a workflow task is for: to continue the code, run an update, or validate one."""
 
     PROGRESS = "progress"
     UPDATE = "update"
@@ -58,11 +58,11 @@ class WorkflowTask(Struct, omit_defaults=True):
     failure_message: str | None = None
     resume: dict[str, str | int] = field(default_factory=dict)
     kind: TaskKind = TaskKind.PROGRESS
-    # Whether its worker said that it knows how to be asked to cancel.
+    # Whether its worker registered for cooperative cancellation.
     cooperative: bool = False
-    # Of a worker that keeps histories: whether it is expected to have this one.
+    # Of a worker that caches histories: whether it is expected to have this one.
     replay_mode: str | None = None
-    # Whether its worker asks before it runs local activities.
+    # Whether its worker registered for prepared local activities.
     prepares: bool = False
 
 
@@ -74,12 +74,12 @@ class TaskReceipt(Struct):
     owner: str
     outcome: str
     created_task_ids: list[str]
-    # How many signals the code has to look at before its close of the run counts.
+    # How many signals the code has to handle before it can close the run.
     late_signals: int = 0
 
 
 class Hosted(Struct):
-    """The one activity of a run without code. What outlives the run is kept here when it closes."""
+    """The one activity of a run without code, with what is still read after the run has closed."""
 
     execution_id: str
     activity_type: str
@@ -120,7 +120,7 @@ class Failure(Struct):
 
 
 class Dialect(StrEnum):
-    """Who works on a run: workers that pull its tasks, or runners that we invoke."""
+    """Who executes a run: workers that pull its tasks, or runners that the server invokes."""
 
     PULL = "durable_workflow"
     PUSH = "durablex"
@@ -134,7 +134,7 @@ _CODECS: Mapping[Dialect, str] = {Dialect.PULL: "avro", Dialect.PUSH: "json"}
 
 
 class RunChanges:
-    """What a run has that the disk has not: the store writes this, then it is emptied."""
+    """Changes of a run that are not on disk yet: the store writes them, then they are cleared."""
 
     __slots__ = (
         "created",
@@ -153,34 +153,34 @@ class RunChanges:
 
     def __init__(self) -> None:
         self.created = False
-        # The status that the disk has.
+        # The status on disk.
         self.status: RunStatus | None = None
-        # The deadline that the disk has.
+        # The deadline on disk.
         self.due_at: int | None = None
-        # What must follow for other runs, in the same beat.
+        # Effects on other runs, carried out in the same beat.
         self.effects: list[Any] = []
         self.events: list[bytes] = []
         self.operations: set[int] = set()
         self.inbox: set[int] = set()
-        # Messages that nobody read before the run closed, for the beat that closes it.
+        # Messages that were unread when the run closed, for the beat that closes it.
         self.left_behind: list[StreamMessage] = []
-        # What was accepted and is rejected by the close, so that repeats of it are answered so.
+        # Accepted messages that the close rejects, so that repeated requests get that answer.
         self.rejected: list[Signal | StreamMessage] = []
-        # Place of a task -> whether pollers shall find it.
+        # Place of a task -> whether pollers may find it.
         self.ready: dict[int, bool] = {}
-        # Places of tasks that the disk shows to pollers and shall not.
+        # Places of tasks that are ready on disk and must be hidden from pollers.
         self.withdrawn: set[int] = set()
-        # A first chunk of history that was encoded anew before anybody saw it.
+        # The first chunk of history, if it was encoded again before a worker read it.
         self.rewritten: bytes | None = None
 
     def clear(self) -> None:
-        """Forget what was to be written."""
+        """Empty the changes."""
         self.created = False
         self.rewritten = None
         self.events.clear()
         self.operations.clear()
         self.ready.clear()
-        # Seldom is there anything of these.
+        # These are rarely set; the check is cheaper than clearing them.
         if self.effects or self.inbox or self.left_behind or self.withdrawn or self.rejected:
             self.effects.clear()
             self.inbox.clear()
@@ -241,38 +241,38 @@ class Run(Struct):
     update: Update | None = None
     updates_open: int = 0
     updates_ended: list[EndedUpdate] = field(default_factory=list)
-    # Updates that the code validates, as the last worker that worked on the run told.
+    # Updates that the code validates, as reported by the last worker of the run.
     validators: list[str] = field(default_factory=list)
-    # The standalone activity that this run is there for.
+    # The standalone activity that this run executes.
     hosted: Hosted | None = None
-    # The failed run that this one goes on from.
+    # The failed run that this one continues.
     redriven_from_run_id: str | None = None
-    # Signals and messages that a failed run was sent and its code never saw.
+    # Signals and messages that a failed run accepted and its code never saw.
     unseen: list[Signal | StreamMessage] = field(default_factory=list)
-    # Message streams by name, and behind which position of which the code waits.
+    # Message streams by name, and per stream the position behind which the code waits.
     streams: dict[str, MessageStream] = field(default_factory=dict)
     stream_waits: dict[str, int] = field(default_factory=dict)
     cancellation: Cancellation | None = None
-    # Where the open condition was opened first, if it was opened again since without a word.
+    # The first sequence of the open condition, if it was opened again without an end event.
     reopened_from: int | None = None
     dialect: Dialect = Dialect.PULL
     push: Push | None = None
     # The call of a service operation that this run handles.
     served: Served | None = None
-    # The trace that the run belongs to, and those that its next task has to do with.
+    # The trace of the run, and the traces that its next task links to.
     trace: bytes | None = None
     links: list[TraceLink] = field(default_factory=list)
     holder: StickyWorker | None = None
     # Local activities without an outcome, by their sequences.
     local_calls: list[int] = field(default_factory=list)
     answers: Answers | None = None
-    # How often the last condition was opened again under its own number. The code may have gone
-    # on in between: then its worker's count of calls is ahead of ours by as much.
+    # How often the last condition was opened again under its own number. If the code advanced in
+    # between, its worker's count of calls is ahead of `next_sequence` by up to this number.
     repeats: int = 0
-    # Signals and messages that were accepted and never entered history, once the run has closed.
+    # Of a closed run: signals and messages that were accepted and never entered history.
     rejected: RejectedSignals | None = None
-    # How many tasks in a row the code gets for signals that wait when it closes the run, and how
-    # many signals one task may carry to a condition; None is as the server is told.
+    # How many tasks in a row may defer a close for unseen signals, and how many signals one task
+    # may carry to a condition; None means the setting of the server.
     late_signal_tasks_max: int | None = None
     late_signal_tasks: int = 0
     signals_per_task_max: int | None = None
@@ -281,16 +281,16 @@ class Run(Struct):
     arguments: bytes = b"null"
     operations: dict[int, Operation] = field(default_factory=dict)
     inbox: dict[int, Message] = field(default_factory=dict)
-    # Messages of streams that are in history and that the code has not read: the next run of
-    # the chain will need them. They keep the positions that they had in the inbox.
+    # Stream messages that are in history and that the code has not read: the next run of the
+    # chain needs them. They keep the positions that they had in the inbox.
     unread: dict[int, StreamMessage] = field(default_factory=dict)
-    # The encoded events that memory holds: the newest ones, without a gap.
+    # The encoded events in memory: the newest ones, without a gap.
     events: list[bytes] = field(default_factory=list)
     events_bytes: int = 0
     # Of a history that is too long for memory: its first events, without a gap.
     opening: list[bytes] = field(default_factory=list)
     opening_bytes: int = 0
-    # Where the steps of a push run stand, by their hashed ids.
+    # Sequences of the steps of a push run, by their hashed ids.
     places: dict[str, int] = field(default_factory=dict)
     unsaved: RunChanges = field(default_factory=RunChanges)
 
@@ -300,7 +300,7 @@ class Run(Struct):
 
     @property
     def events_first(self) -> int:
-        """The sequence of the oldest event that memory holds."""
+        """The sequence of the oldest event in `events`."""
         return self.history_count - len(self.events) + 1
 
     @property
@@ -308,9 +308,9 @@ class Run(Struct):
         return _CODECS[self.dialect]
 
     def keep_opening(self, events: list[bytes]) -> None:
-        """Hold the first events of the history, within a bound, apart from the others.
+        """Cache the first events of the history, within a bound.
 
-        Every poll asks for the first page, also that of a worker that knows it and wants the tail.
+        Every poll reads the first page, also that of a worker that has it and needs only the tail.
         """
         self.opening, self.opening_bytes = [], 0
         for event in events[:HISTORY_PAGE_SIZE_CEILING]:
@@ -320,18 +320,18 @@ class Run(Struct):
             self.opening_bytes += len(event)
 
     def place_message(self, position: int, message: Message) -> None:
-        """Take in a row of the inbox: what stands before the first that waits was handed over."""
+        """Load a row of the inbox; rows before `inbox_first` were handed over."""
         if position < self.inbox_first and isinstance(message, StreamMessage):
             self.unread[position] = message
         else:
             self.inbox[position] = message
 
     def message_at(self, position: int) -> Message | None:
-        """What a position of the inbox holds, handed over or not."""
+        """The message at a position of the inbox, handed over or not."""
         return self.inbox.get(position) or self.unread.get(position)
 
     def mark_saved(self) -> None:
-        """The disk has everything."""
+        """Clear the changes after a commit."""
         unsaved = self.unsaved
         unsaved.clear()
         unsaved.due_at = self.due_at
@@ -364,12 +364,12 @@ BESIDE_FIELDS = (
     "places",
     "unsaved",
 )
-"""Loaded from elsewhere; never part of the row."""
+"""Loaded from other tables; never part of the row."""
 
 STATE_FIELDS = tuple(
     name for name in Run.__struct_fields__ if name not in ROW_FIELDS and name not in BESIDE_FIELDS
 )
-"""Kept together in the row's state. Append only: the order is the stored form."""
+"""Stored together in the row's state. Append only: the order is the stored form."""
 
 
 class TaskRef(Struct, frozen=True):
@@ -381,12 +381,12 @@ class TaskRef(Struct, frozen=True):
 
 
 def workflow_task_id(run: Run, task: WorkflowTask) -> str:
-    """Task ids carry their run, so that finding a task needs no table."""
+    """A task id that contains its run id, so that finding a task needs no table."""
     return f"{run.run_id}-w{task.number}"
 
 
 def first_task_id(run_id: str) -> str:
-    """The task with which the code of a run begins."""
+    """The id of the first workflow task of a run."""
     return f"{run_id}-w1"
 
 
@@ -399,7 +399,7 @@ def validation_task_id(run: Run, task: WorkflowTask) -> str:
 
 
 def parse_task_id(task_id: str, kind: str) -> TaskRef | None:
-    """The task that an id names, or nothing when it cannot be of that kind (`w`, `a` or `v`)."""
+    """The task that an id names, or none if it cannot be of that kind (`w`, `a` or `v`)."""
     run_id, _, rest = task_id.partition("-")
     digits = rest[1:]
     if rest[:1] != kind or not digits.isdecimal() or len(digits) > _TASK_DIGITS_MAX:

@@ -1,10 +1,10 @@
-"""What others ask of a run or keep of it: requests to cancel, traces, copies of its history."""
+"""Parts of the run state: cancellation requests, trace links, and the sticky worker."""
 
 from msgspec import Struct, field
 
 
 class Boundary(Struct, frozen=True, kw_only=True):
-    """The call of the code at which a cancellation is delivered, as its worker names it."""
+    """The call of the code at which a cancellation is delivered, as named by its worker."""
 
     sequence: int
     call_kind: str
@@ -23,10 +23,10 @@ class Stopped(Struct, array_like=True):
 
 
 class Cancellation(Struct, kw_only=True):
-    """That somebody asked the code to cancel itself, and how far that has come.
+    """A request to the code to cancel itself, and its progress.
 
-    `event_id` is set when history tells of it. `seen` is set when a worker has answered a task that
-    showed it; until then nothing else enters history.
+    `event_id` is set when it is recorded in history. `seen` is set when a worker has completed a
+    task with that history; until then nothing else enters history.
     """
 
     request_id: str
@@ -37,7 +37,7 @@ class Cancellation(Struct, kw_only=True):
     context: bytes = b"null"
     event_id: str | None = None
     seen: bool = False
-    # What the code had open when history told of it, and the groups that were decided by then.
+    # The operations that were open when it was recorded, and the groups that were decided.
     open_calls: list[int] = field(default_factory=list)
     decided_groups: list[int] = field(default_factory=list)
     first_later_call: int = 1
@@ -47,14 +47,14 @@ class Cancellation(Struct, kw_only=True):
 
 
 class TraceLink(Struct, array_like=True):
-    """A trace that has something to do with the run's next task: that of a command."""
+    """A trace that the run's next task links to: that of a command."""
 
     command_id: str
     trace: bytes
 
 
 class StickyWorker(Struct, array_like=True):
-    """The worker that says it keeps the history of the run, and until when."""
+    """The worker that has the history of the run in its cache, and until when."""
 
     worker_id: str
     until: int

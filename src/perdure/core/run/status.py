@@ -1,4 +1,4 @@
-"""What a run can be, and what it can become. Statuses and transitions are data."""
+"""Statuses of a run and their transitions, as data."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,7 +1,7 @@
-"""Workers that keep the histories of runs: they are preferred, and nobody waits for them.
+"""Sticky workers: they cache histories of runs and are preferred, but no task waits for them.
 
-What a worker keeps is its own affair. It is told whether we expect it to have a history; the whole
-history is offered all the same, so a wrong expectation costs nothing but time.
+The task says whether its worker is expected to have the history cached; the whole history is
+offered in any case, so a wrong expectation costs only time.
 """
 
 from perdure.core.run.context import Context
@@ -13,17 +13,17 @@ COLD = "cold_replay"
 
 
 def note_holder(run: Run, ctx: Context, worker_id: str, keeps_for: int | None) -> None:
-    """The worker that completed a task says for how long it keeps the run, if it does."""
+    """Note for how long the worker that completed a task caches the run, if it does."""
     held = keeps_for is not None and not run.is_closed
     run.holder = StickyWorker(worker_id, ctx.now + (keeps_for or 0)) if held else None
 
 
 def find_holder(run: Run, now: int) -> str | None:
-    """The worker that would be spared a replay."""
+    """The worker that has the history cached, if any."""
     holder = run.holder
     return None if holder is None or holder.until <= now else holder.worker_id
 
 
 def replay_mode(run: Run, now: int, worker_id: str) -> str:
-    """What a worker that keeps histories is told when it takes the next task."""
+    """The replay mode that is sent to a caching worker with the next task."""
     return HIT_EXPECTED if find_holder(run, now) == worker_id else COLD

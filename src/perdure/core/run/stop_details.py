@@ -1,4 +1,4 @@
-"""How a closed run describes itself to a worker that still works for it."""
+"""Details of a closed run for a worker that still works on it."""
 
 from perdure.core.run.state import Run
 from perdure.core.run.status import RunStatus
@@ -12,17 +12,17 @@ _STOP_REASONS = {
 
 
 def stop_reason(run: Run) -> str:
-    """Why work for a closed run has to stop."""
+    """The reason why work on a closed run has to stop."""
     return _STOP_REASONS.get(run.status, "run_closed")
 
 
 def was_stopped(run: Run) -> bool:
-    """Whether somebody closed the run from outside."""
+    """Whether the run was cancelled or terminated."""
     return run.status in (RunStatus.CANCELLED, RunStatus.TERMINATED)
 
 
 def stop_details(run: Run) -> dict[str, object]:
-    """The members that a refused worker call carries."""
+    """The members of a refusal to a worker."""
     return {
         "stop_reason": stop_reason(run),
         "cancel_requested": was_stopped(run),

@@ -1,7 +1,7 @@
-"""Streams that a run puts out: ordered items beside its history, for whoever wants to follow.
+"""Output streams of a run: ordered items beside its history, for readers that follow them.
 
-A stream has offsets from 0 without gaps, given once. It is opened by its first item and ends closed
-or errored, and stays so. Its items go some time after that; its offsets are never given again.
+Offsets start at 0 and have no gaps. A stream is opened by its first item and ends closed or
+errored. Its items are removed some time after that; its offsets are never used again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ ERRORED = "errored"
 
 
 class OutputStream(Struct, frozen=True, kw_only=True):
-    """What is known of a stream without its items. `first` is the oldest offset still there."""
+    """The state of a stream without its items. `first` is the oldest offset that is kept."""
 
     opened_at: int
     status: str = OPEN
@@ -37,19 +37,19 @@ class OutputStream(Struct, frozen=True, kw_only=True):
 
     @property
     def pending(self) -> int:
-        """How many items it holds."""
+        """The number of kept items."""
         return self.total - self.first
 
     @property
     def expires_at(self) -> int | None:
-        """When its items may go."""
+        """When its items may be removed."""
         if self.closed_at is None or self.retention_seconds is None or not self.pending:
             return None
         return self.closed_at + self.retention_seconds * limits.SECOND
 
 
 class NewItem(Struct, frozen=True, kw_only=True):
-    """An item that somebody wants to append. `payload` is encoded JSON."""
+    """An item to append. `payload` is encoded JSON."""
 
     payload: bytes | None = None
     payload_reference: str | None = None
@@ -78,7 +78,7 @@ class AppendItems(Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> list[str]:
-        """The identities under which items may come again."""
+        """The idempotency keys of its items."""
         return [item.idempotency_key for item in self.items if item.idempotency_key is not None]
 
 
@@ -92,11 +92,11 @@ class CloseStream(Struct, frozen=True, kw_only=True):
 
 
 Directive: TypeAlias = AppendItems | CloseStream
-"""What may be done to a stream."""
+"""A change of a stream."""
 
 
-def told(directive: Directive) -> dict[str, str]:
-    """What history tells of a directive."""
+def directive_members(directive: Directive) -> dict[str, str]:
+    """The members of a directive in history."""
     if isinstance(directive, AppendItems):
         return {"operation": "append", "stream_name": directive.stream_name}
     operation = "close" if directive.error_reason is None else "error"
@@ -104,7 +104,7 @@ def told(directive: Directive) -> dict[str, str]:
 
 
 class Appended(Struct, frozen=True):
-    """The stream with its new items, and where each of the wanted ones stands."""
+    """The stream, its new items, and the offset of every item of the directive."""
 
     stream: OutputStream
     fresh: list[Item]
@@ -116,7 +116,7 @@ def append(
 ) -> Appended:
     """Give new items their offsets; one whose key is known has the offset that it had.
 
-    Who only repeats what was appended is answered, whatever became of the stream since.
+    A request that only repeats appended items succeeds, also if the stream has ended since.
     """
     current = stream or OutputStream(opened_at=now)
     keys = dict(known)
@@ -143,7 +143,7 @@ def append(
 
 
 def close(stream: OutputStream | None, directive: CloseStream, now: int) -> OutputStream:
-    """End a stream. One that has ended stays as it is: the first word counts."""
+    """End a stream. One that has ended does not change."""
     current = stream or OutputStream(opened_at=now)
     if current.is_over:
         return current
@@ -157,7 +157,7 @@ def close(stream: OutputStream | None, directive: CloseStream, now: int) -> Outp
 
 
 def expire(stream: OutputStream, now: int) -> OutputStream:
-    """Let go of the oldest items of a stream whose time is up, so many at a time."""
+    """Drop the oldest items of an expired stream, a bounded number at a time."""
     if stream.expires_at is None or stream.expires_at > now:
         return stream
     first = min(stream.total, stream.first + limits.STREAM_TRIM_ITEMS_MAX)
@@ -168,22 +168,22 @@ def _require_open(stream: OutputStream, name: str) -> None:
     if stream.status == CLOSED:
         raise StreamClosed(f"stream {name} is closed", stream_name=name)
     if stream.status == ERRORED:
-        told = stream.error_reason
-        raise StreamErrored(f"stream {name} ended: {told}", stream_name=name, error_reason=told)
+        reason = stream.error_reason
+        raise StreamErrored(f"stream {name} ended: {reason}", stream_name=name, error_reason=reason)
 
 
 def _require_room(
     stream: OutputStream, directive: AppendItems, fresh: Sequence[Item], size: int
 ) -> None:
-    most = min(directive.pending_max, limits.STREAM_PENDING_ITEMS_MAX)
-    is_full = stream.pending + len(fresh) > most
+    limit = min(directive.pending_max, limits.STREAM_PENDING_ITEMS_MAX)
+    is_full = stream.pending + len(fresh) > limit
     if is_full or size > limits.STREAM_BYTES_MAX:
         what = "items" if is_full else "bytes"
         raise StreamFull(
             f"stream {directive.stream_name} has no room for {len(fresh)} more {what}",
             stream_name=directive.stream_name,
             pending_items=stream.pending,
-            max_pending_items=most,
+            max_pending_items=limit,
             pending_bytes=stream.size_bytes,
             max_pending_bytes=limits.STREAM_BYTES_MAX,
         )

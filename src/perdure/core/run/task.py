@@ -40,15 +40,15 @@ from perdure.core.run.trace import forget_links
 APPROVED = "approved"
 REJECTED = "rejected"
 VERDICTS = frozenset({APPROVED, REJECTED})
-"""How a validation ends."""
+"""Outcomes of a validation."""
 
 WAITING_FOR_CHILD = "cancellation_waiting_for_child"
 WAITING_FOR_ACTIVITY = "cancellation_waiting_for_activity"
 RELEASES = frozenset({WAITING_FOR_CHILD, WAITING_FOR_ACTIVITY})
-"""How a task ends whose worker has to wait before it can cancel."""
+"""Outcomes of a task whose worker must wait before it delivers a cancellation."""
 
 LOCAL_RELEASE = "local_activity_released"
-"""How a task ends whose local activity is over for this worker, and not for the code."""
+"""Outcome of a task whose lease ended because a local activity is retried."""
 
 
 def request_task(
@@ -57,10 +57,10 @@ def request_task(
     resume: dict[str, str | int] | None = None,
     kind: TaskKind = PROGRESS,
 ) -> None:
-    """Wake the run, unless a task of it is on its way already.
+    """Request a task, unless the run has one already.
 
-    An update that nobody works on yet steps back: the code goes on first, so that handlers and
-    validators see the state that every later replay will show them.
+    An update task that is not leased is replaced: the code continues first, so that handlers and
+    validators see the same state as in every later replay.
     """
     task = run.task
     if task is not None:
@@ -69,7 +69,7 @@ def request_task(
         if task.state is LEASED:
             return
         if task.state is READY and not run.unsaved.ready.get(WORKFLOW_TASK):
-            # The disk shows it to pollers.
+            # It is ready on disk.
             run.unsaved.withdrawn.add(WORKFLOW_TASK)
     run.task_count += 1
     run.task = WorkflowTask(
@@ -82,14 +82,14 @@ def request_task(
 
 
 def hasten_task(run: Run, ctx: Context, resume: dict[str, str | int]) -> None:
-    """Wake the run at once, under the name that its task has now."""
+    """Make the task ready at once, under its present name."""
     task = run.task
     if task is None or task.kind is not PROGRESS:
         request_task(run, ctx, resume)
         return
-    assert task.state is not LEASED, "a task that somebody has cannot be renamed"
+    assert task.state is not LEASED, "a leased task cannot be renamed"
     if task.state is READY and not run.unsaved.ready.get(WORKFLOW_TASK):
-        # The disk shows it to pollers that may not have it any more.
+        # It is ready on disk under a name of pollers that may no longer lease it.
         run.unsaved.withdrawn.add(WORKFLOW_TASK)
     task.state = READY
     task.available_at = min(task.available_at, ctx.now)
@@ -97,7 +97,7 @@ def hasten_task(run: Run, ctx: Context, resume: dict[str, str | int]) -> None:
 
 
 def task_name(run: Run) -> str:
-    """What the run's workflow task is looked for under by those who can take it."""
+    """The name under which pollers find the run's workflow task."""
     if run.push is not None:
         return pass_name(run.workflow_type, run.push.pin)
     name, task = run.workflow_type, run.task
@@ -109,19 +109,19 @@ def task_name(run: Run) -> str:
 
 
 def workflow_name(run: Run) -> str:
-    """What those must know who work on the run, whatever its build."""
+    """The name of the capability that workers of the run need, without its build."""
     return _for_capable(run, run.workflow_type)
 
 
 def _for_capable(run: Run, name: str) -> str:
     if run.local_calls:
         return prepared_name(name)
-    asked = run.cancellation is not None and run.cancellation.event_id is not None
-    return cooperative_name(name) if asked else name
+    is_cancelling = run.cancellation is not None and run.cancellation.event_id is not None
+    return cooperative_name(name) if is_cancelling else name
 
 
 def activity_place(run: Run, activity: Activity) -> tuple[str, str]:
-    """The kind of queue in which an activity waits, and what it is looked for under there."""
+    """The kind of queue in which an activity waits, and the name under which pollers find it."""
     name = routing_name(activity.activity_type, run.build_id)
     if activity.session is None:
         return "activity", name
@@ -144,8 +144,8 @@ def lease_task(
 ) -> WorkflowTask:
     """Grant the ready workflow task to a worker. The history is frozen while the lease lasts.
 
-    `frame` is what the worker reads, for input that is still plain.
-    `validators` are the updates that the worker says its code validates, if it says.
+    `frame` is the frame that the worker reads, for input that is still plain.
+    `validators` are the updates that the code validates, if the worker reports them.
     """
     task = run.task
     assert task is not None
@@ -172,24 +172,24 @@ def lease_task(
 
 
 def _begin_pass(run: Run, push: Push) -> None:
-    """A runner is to be told all that is known by now."""
+    """Note that the pass that is sent to a runner contains all finished steps."""
     push.is_fresh = False
     run.status = RunStatus.RUNNING
     if push.meters is not None:
-        # If it has to come again, its budget is asked again.
+        # If the pass is repeated, its budget is checked again.
         push.meters.cleared = 0
 
 
 def require_lease(run: Run, ctx: Context, *, number: int, owner: str, attempt: int) -> WorkflowTask:
-    """The leased task that a report speaks of. Refuses strangers, latecomers and old attempts."""
+    """The leased task that a report names. Rejects other owners, expired leases, old attempts."""
     if not 1 <= number <= run.task_count:
         raise TaskNotFound(f"workflow task {number} of run {run.run_id} does not exist")
     task = run.task
     if task is not None and task.kind is VALIDATION and task.number == number:
-        raise TaskNotFound(f"task {number} of run {run.run_id} is no workflow task")
+        raise TaskNotFound(f"task {number} of run {run.run_id} is not a workflow task")
     if task is None or task.number != number or task.lease is None:
         if run.is_closed:
-            # One that nobody has reported on was taken back when the run closed.
+            # A task without a report was cancelled when the run closed.
             is_done = run.last_task is not None and number <= run.last_task.number
             raise RunClosed(
                 f"run {run.run_id} is {run.status}",
@@ -225,7 +225,7 @@ def require_lease(run: Run, ctx: Context, *, number: int, owner: str, attempt: i
 def find_receipt(
     run: Run, *, number: int, owner: str, attempt: int, verdict: bool = False
 ) -> TaskReceipt | None:
-    """The recorded end of a task, or of a validation, when a report of it is repeated."""
+    """The receipt of the last task, or validation, if a report of it is repeated."""
     receipt = run.last_task
     if receipt is None or receipt.number != number:
         return None
@@ -247,7 +247,7 @@ def renew_task(run: Run, ctx: Context, task: WorkflowTask, timeout: int) -> int:
 
 
 def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
-    """Take the task away and remember how it ended."""
+    """Remove the task and store the receipt of its end."""
     assert task.lease is not None
     receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, outcome, [])
     run.last_task = receipt
@@ -257,7 +257,7 @@ def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
 
 
 def retry_task(run: Run, ctx: Context, message: str) -> None:
-    """The worker failed the task: the run stays open and the same task comes again, later."""
+    """Retry a task that its worker failed, after a backoff. The run stays open."""
     task = run.task
     assert task is not None
     task.failures += 1
@@ -267,7 +267,7 @@ def retry_task(run: Run, ctx: Context, message: str) -> None:
 
 
 def delay_task(run: Run, ctx: Context, task: WorkflowTask, delay: int) -> None:
-    """The same task comes again, later."""
+    """Make the same task ready again after a delay."""
     task.lease = None
     task.state = DELAYED
     task.available_at = ctx.now + delay
@@ -275,7 +275,7 @@ def delay_task(run: Run, ctx: Context, task: WorkflowTask, delay: int) -> None:
 
 
 def release_task(run: Run, ctx: Context) -> None:
-    """The lease ended without a report: the task is ready again."""
+    """Make the task ready again after its lease ended without a report."""
     task = run.task
     assert task is not None
     task.lease = None
@@ -285,10 +285,10 @@ def release_task(run: Run, ctx: Context) -> None:
 
 
 def withdraw(run: Run, place: int) -> None:
-    """Take a task out of sight of the pollers."""
+    """Hide a task from pollers."""
     unsaved = run.unsaved
     if unsaved.ready.get(place) and place not in unsaved.withdrawn:
-        # It became ready in this beat; the disk never knew.
+        # It became ready in this beat and is not on disk.
         del unsaved.ready[place]
     else:
         unsaved.ready[place] = False

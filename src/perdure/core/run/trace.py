@@ -1,4 +1,4 @@
-"""Traces that people follow through runs. They are carried and never looked into."""
+"""Trace carriers of requests and runs. They are passed on and never parsed."""
 
 from perdure.core.limits import TRACE_LINKS_MAX
 from perdure.core.run.inbox import Signal, Update
@@ -7,13 +7,13 @@ from perdure.core.run.state_parts import TraceLink
 
 
 def link_command(run: Run, command: Signal | Update) -> None:
-    """The next task of the run has to do with whoever sent this."""
+    """Link the next task of the run to the trace of a command."""
     if command.trace is not None:
         run.links.append(TraceLink(command.command_id, command.trace))
         del run.links[:-TRACE_LINKS_MAX]
 
 
 def forget_links(run: Run, task: WorkflowTask) -> None:
-    """A worker has worked under these; the next task has others."""
+    """Drop the links of a finished task."""
     if run.links and task.kind is not TaskKind.VALIDATION:
         run.links = []

@@ -1,7 +1,7 @@
 """Signals and messages that a run accepted and its code never saw, because the run closed first.
 
-Whoever sent one was told that it was accepted. The close says in history what became of it, before
-its last event; workers replay past such events without reading them.
+Their senders got the answer that they were accepted. The close records their rejection before its
+last event; workers skip such events in replay.
 """
 
 from perdure.core.limits import REJECTED_SIGNALS_BYTES_MAX, REJECTED_SIGNALS_SHOWN_MAX
@@ -14,9 +14,9 @@ from perdure.core.run.state import Run
 
 
 def reject_signals(run: Run, ctx: Context, reason: str) -> None:
-    """Record what still waits in the inbox of a run that is about to close.
+    """Record messages that are still in the inbox of a run that is about to close.
 
-    The arguments of all of them have a bound, so that a close can always be written.
+    Their arguments are bounded in total, so that a close can always be written.
     """
     waiting = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal | StreamMessage)]
     if not waiting:

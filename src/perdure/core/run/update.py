@@ -1,8 +1,8 @@
-"""Updates on their way through a run: judged, accepted, answered by the code, or let go.
+"""Updates of a run: validated, accepted, completed by the code, or dropped by a close.
 
-An update waits in the inbox like a signal. When its turn comes it is judged first, if the code
-wants that, then its acceptance enters history and a task of its own asks a worker for the outcome.
-Nothing else of the inbox is handed over until that outcome is recorded and the code has seen it.
+An update waits in the inbox like a signal. In its turn it is validated first, if the code has a
+validator for it; then its acceptance is recorded and a task of its own asks a worker for the
+outcome. No other message is handed over until that outcome is recorded and the code has seen it.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ OUT_OF_TIME = "update_validation_execution_timeout"
 
 
 def hand_over_update(run: Run, ctx: Context, position: int, update: Update) -> None:
-    """The turn of an update has come: have it judged, or accept it."""
+    """Request the validation of an update, or accept it."""
     if update.unjudged and update.name in run.validators:
         update.unjudged = False
         update.validate_by = ctx.now + limits.UPDATE_VALIDATION_TIMEOUT
@@ -44,7 +44,7 @@ def hand_over_update(run: Run, ctx: Context, position: int, update: Update) -> N
 
 
 def accept(run: Run, ctx: Context, update: Update) -> None:
-    """The acceptance enters history, and a worker is asked for the outcome."""
+    """Record the acceptance, and request a task for the outcome."""
     run.update = update
     link_command(run, update)
     members = {**_identity(run, update), "arguments": raw(update.arguments)}
@@ -53,7 +53,7 @@ def accept(run: Run, ctx: Context, update: Update) -> None:
 
 
 def request_update_task(run: Run, ctx: Context, update: Update) -> None:
-    """Ask a worker to run the handler, and nothing but the handler."""
+    """Request a task that runs only the handler of the update."""
     resume: dict[str, str | int] = {
         "workflow_wait_kind": "update",
         "open_wait_id": f"update:{update.update_id}",
@@ -66,7 +66,7 @@ def request_update_task(run: Run, ctx: Context, update: Update) -> None:
 
 
 def finish_update(run: Run, ctx: Context, outcome: UpdateOutcome, *, wake: bool) -> None:
-    """The handler's answer. Only what it completed is applied again by every later replay."""
+    """Record the outcome of the handler. Later replays run only handlers that completed."""
     update = run.update
     assert update is not None
     assert update.update_id == outcome.update_id
@@ -91,12 +91,12 @@ def finish_update(run: Run, ctx: Context, outcome: UpdateOutcome, *, wake: bool)
     record(run, ctx, "UpdateCompleted", {**members, **result})
     _end(run, update, "completed", event=run.history_count)
     if wake and not is_blocked(run):
-        # The handler may have made true what the code waits for.
+        # The handler may have made the condition of the code true.
         request_task(run, ctx)
 
 
 def refuse(run: Run, position: int, update: Update, refusal: Refusal) -> None:
-    """Drop an update that was not accepted. Its callers are told, history is not."""
+    """Drop an update that was not accepted. Its callers get the refusal; history has no event."""
     task = run.task
     if task is not None and judged_update(run) is update:
         if task.state is TaskState.READY:
@@ -107,7 +107,7 @@ def refuse(run: Run, position: int, update: Update, refusal: Refusal) -> None:
 
 
 def expire_validations(run: Run, ctx: Context) -> None:
-    """Refuse what nobody has judged in time."""
+    """Refuse updates that were not validated in time."""
     late = [
         (position, message)
         for position, message in sorted(run.inbox.items())
@@ -140,7 +140,7 @@ def judged_update(run: Run) -> Update | None:
 
 
 def oldest_position(run: Run) -> int:
-    """Where the oldest message stands. An update may leave from the middle, so there are gaps."""
+    """The position of the oldest message. Refused updates leave gaps."""
     while run.inbox_first not in run.inbox:
         run.inbox_first += 1
     return run.inbox_first
@@ -151,8 +151,8 @@ def leave_inbox(run: Run, position: int) -> None:
     run.unsaved.inbox.add(position)
 
 
-def let_updates_go(run: Run, ctx: Context, *, category: str, ended: str) -> None:
-    """The run closes: what was accepted fails, what still waited is refused, and both are told."""
+def close_updates(run: Run, ctx: Context, *, category: str, ended: str) -> None:
+    """Before a close: fail the accepted update, reject the waiting ones, and record both."""
     update, run.update = run.update, None
     if update is not None:
         record(

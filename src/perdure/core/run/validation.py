@@ -1,4 +1,4 @@
-"""What a worker says about an update before it is accepted."""
+"""Verdicts of a worker on an update before it is accepted."""
 
 from msgspec import Struct
 
@@ -19,9 +19,9 @@ from perdure.core.run.update import accept, judged_update, leave_inbox, oldest_p
 
 
 class Judged(Struct, frozen=True):
-    """How a verdict was taken; `update` is none when it was taken before.
+    """The result of a verdict; `update` is none if the verdict is a repeat.
 
-    `is_new` tells whether the update's callers were not told before that it is accepted.
+    `is_new`: the update's callers have not been informed of its acceptance before.
     """
 
     outcome: str
@@ -30,7 +30,7 @@ class Judged(Struct, frozen=True):
 
 
 def approve_update(run: Run, ctx: Context, report: TaskReport) -> Judged:
-    """The validator has nothing against it: the update is accepted at once."""
+    """Accept the update at once."""
     task = _require_task(run, ctx, report, APPROVED)
     if task is None:
         return Judged(APPROVED, None)
@@ -48,7 +48,7 @@ def approve_update(run: Run, ctx: Context, report: TaskReport) -> Judged:
 
 
 def reject_update(run: Run, ctx: Context, report: TaskReport, refusal: Refusal) -> Judged:
-    """The validator refuses, or could not be run. Nothing of it enters history."""
+    """Refuse an update whose validator refused it or could not run. History has no event."""
     task = _require_task(run, ctx, report, REJECTED)
     if task is None:
         return Judged(REJECTED, None)
@@ -62,7 +62,7 @@ def reject_update(run: Run, ctx: Context, report: TaskReport, refusal: Refusal) 
 
 
 def _require_task(run: Run, ctx: Context, report: TaskReport, verdict: str) -> WorkflowTask | None:
-    """The leased task that a verdict speaks of, or nothing when the same verdict comes again."""
+    """The leased task that a verdict names, or none if the same verdict is repeated."""
     receipt = find_receipt(
         run, number=report.number, owner=report.owner, attempt=report.attempt, verdict=True
     )

@@ -4,7 +4,7 @@ from perdure.core import instant
 from perdure.core.limits import SECOND
 from perdure.core.payload import Frame
 from perdure.core.run.command import Command, OpenConditionWait, OpenSignalWait
-from perdure.core.run.condition_reopen import bind_messages, tell_superseded
+from perdure.core.run.condition_reopen import bind_messages, record_superseded_waits
 from perdure.core.run.context import Context
 from perdure.core.run.deadline import arm
 from perdure.core.run.history import held, raw, record, with_metadata
@@ -22,7 +22,7 @@ def open_condition_wait(
     sequence: int,
     metadata: Metadata | None,
 ) -> ConditionWait:
-    """Every opening is a new wait with its full time-out, also when it repeats the last one."""
+    """Open a new wait with its full time-out, also if it repeats the last condition."""
     wait = ConditionWait(
         sequence=sequence,
         metadata=metadata,
@@ -44,7 +44,7 @@ def open_condition_wait(
 
 
 def open_signal_wait(run: Run, ctx: Context, command: OpenSignalWait, sequence: int) -> SignalWait:
-    """Wait for one signal. One that came before keeps the name it was received under."""
+    """Open a wait for one signal. A signal that was received before keeps its recorded wait id."""
     kept = next((s for s in run.unapplied if s.name == command.signal_name), None)
     wait = SignalWait(
         sequence=sequence,
@@ -74,7 +74,7 @@ def open_signal_wait(run: Run, ctx: Context, command: OpenSignalWait, sequence: 
 
 
 def repeats_wait(wait: ConditionWait, command: Command) -> bool:
-    """Whether a command asks the question again that is open already."""
+    """Whether a command opens the same condition that is open already."""
     return (
         isinstance(command, OpenConditionWait)
         and command.path is None
@@ -85,11 +85,11 @@ def repeats_wait(wait: ConditionWait, command: Command) -> bool:
 def close_wait_before(
     run: Run, ctx: Context, task: WorkflowTask, reopening: OpenConditionWait | None
 ) -> int | None:
-    """The worker moved on, or asks the same question again; settle the open wait either way.
+    """Close the open wait: the code advanced, or opens the same condition again.
 
-    Returns the sequence that a question keeps which is asked again. Workers that prepare their
-    local activities count the calls of the code, and that is one call; others take every opening
-    for a step of its own.
+    Returns the sequence that a condition keeps when it is opened again. Workers that prepare local
+    activities count the calls of the code, and that is one call; for others every opening is a
+    step of its own.
     """
     if run.wait is None:
         return None
@@ -101,7 +101,7 @@ def close_wait_before(
     if not isinstance(wait, ConditionWait):
         return None
     if reopening is not None and repeats_wait(wait, reopening):
-        # Superseded without a word: the predicate may have been true in between, or not.
+        # Superseded without an end event: whether the predicate became true is not known.
         bind_messages(run, ctx, wait)
         first = run.reopened_from or wait.sequence
         drop_operation(run, wait.sequence)
@@ -124,13 +124,13 @@ def close_wait_before(
     )
     cancel_timeout(run, ctx, wait)
     if wait.cooperative:
-        tell_superseded(run, ctx, wait.sequence - 1)
+        record_superseded_waits(run, ctx, wait.sequence - 1)
     drop_operation(run, wait.sequence)
     return None
 
 
 def time_out_wait(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> None:
-    """The time-out of an open wait is due."""
+    """End an open wait by its time-out."""
     if isinstance(wait, ConditionWait):
         outcome = held(
             "ConditionWaitTimedOut",
@@ -177,7 +177,7 @@ def _start_timeout(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> 
 
 
 def cancel_timeout(run: Run, ctx: Context, wait: ConditionWait | SignalWait) -> None:
-    """The wait is over, and so is its timer, if it has one."""
+    """Record the end of a wait's timer, if it has one."""
     if wait.timer_id is None:
         return
     cancelled_at = instant.text(ctx.now)

@@ -1,4 +1,4 @@
-"""What the events of waits say."""
+"""Payloads of the events of waits."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from perdure.core.run.operation import ConditionWait, SignalWait
 
 
 def opening(wait: ConditionWait) -> Members:
-    """That a condition is waited for."""
+    """The payload of `ConditionWaitOpened`."""
     return with_metadata({**condition(wait), "timeout_seconds": wait.timeout_seconds}, wait)
 
 
 def timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
-    """The timer of a wait, as its events tell it."""
+    """The timer of a wait, as in its events."""
     timer = {
         "sequence": wait.sequence,
         "timer_id": wait.timer_id,
@@ -37,10 +37,10 @@ def timeout_timer(wait: ConditionWait | SignalWait) -> dict[str, Any]:
 
 
 def messages_taken(wait: ConditionWait, cancelled_at: str) -> dict[str, Any]:
-    """That the messages behind an opening are all for it, although the same is asked again.
+    """Binds all messages after an opening to it, although the condition is opened again.
 
-    A worker gives all but the first of them to the opening that comes next, unless the time-out of
-    this one ends before that. A word about it ends no call of the code: it has no sequence.
+    A worker delivers all but the first of them to the next opening, unless the time-out of this one
+    ends before that. The event has no sequence, so it ends no call of the code.
     """
     return {
         "timer_kind": "condition_timeout",
@@ -51,7 +51,7 @@ def messages_taken(wait: ConditionWait, cancelled_at: str) -> dict[str, Any]:
 
 
 def condition(wait: ConditionWait) -> dict[str, Any]:
-    """Which condition it is."""
+    """The members that identify a condition."""
     return {
         "sequence": wait.sequence,
         "condition_wait_id": wait.wait_id,

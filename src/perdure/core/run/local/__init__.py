@@ -1,1 +1,1 @@
-"""Local activities: recorded afterwards, or prepared, run and reported by attempt."""
+"""Local activities: recorded afterwards, or prepared and reported attempt by attempt."""

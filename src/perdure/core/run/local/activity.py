@@ -1,8 +1,8 @@
-"""Local activities that a worker asks for before it runs them: opened, tried, ended, let go.
+"""Prepared local activities: operations that a worker opens before it runs them itself.
 
-They are operations of the run like others, but nobody polls for them. An attempt belongs to one
-lease of the workflow task, and what is said of it under that lease enters history at once: the
-worker reads it there and goes on. Without that lease it is let in like anything from outside.
+They are operations of the run like others, but no worker polls for them. An attempt belongs to one
+lease of the workflow task, and events under that lease enter history at once: the worker reads them
+there and continues. Other events are held like everything from outside.
 """
 
 from typing import Any
@@ -30,17 +30,17 @@ from perdure.core.run.state_parts import Cancellation
 from perdure.core.run.task import LOCAL_RELEASE, finish_task, hasten_task
 
 COLD_REPLAY = "cold_replay"
-"""Why an attempt is tried again whose worker is gone."""
+"""The retry reason of an attempt whose worker was lost."""
 
 
 def claim_of(task: WorkflowTask) -> Claim:
-    """The lease under which a worker speaks."""
+    """The lease of a task, as a claim."""
     assert task.lease is not None
     return Claim(task.number, task.attempt, task.lease.owner)
 
 
 def identity(local: LocalActivity) -> dict[str, Any]:
-    """What every event of a local activity tells."""
+    """The common members of all events of a local activity."""
     return {
         "sequence": local.sequence,
         "activity_execution_id": local.execution_id,
@@ -59,7 +59,7 @@ def open_local(
     sequence: int,
     metadata: Metadata | None,
 ) -> LocalActivity:
-    """The code calls a local activity; its worker may begin the first attempt."""
+    """Open a local activity; its worker may begin the first attempt."""
     local = LocalActivity(
         sequence=sequence,
         metadata=metadata,
@@ -89,7 +89,7 @@ def open_local(
 def begin_attempt(
     run: Run, ctx: Context, task: WorkflowTask, local: LocalActivity, nonce: str
 ) -> None:
-    """The worker of the task has leave to run it."""
+    """Begin the next attempt under the lease of the task."""
     local.state = TaskState.LEASED
     local.attempt += 1
     local.claim = claim_of(task)
@@ -130,7 +130,7 @@ def failed(
     return held(event_type, members, local, failed=True)
 
 
-def try_again_later(
+def schedule_retry(
     ctx: Context,
     local: LocalActivity,
     failure: Reported,
@@ -138,7 +138,7 @@ def try_again_later(
     reason: str,
     recovery: dict[str, Any] | None = None,
 ) -> Held:
-    """The attempt is over and another one follows. Returns the event that says so."""
+    """End the attempt and schedule the next one. Returns the event of that."""
     policy = None if reason == COLD_REPLAY else local.retry
     delay = 0 if policy is None else backoff(policy, local.attempt)
     available_at = ctx.now + delay
@@ -164,8 +164,8 @@ def try_again_later(
     return event
 
 
-def end_here(run: Run, ctx: Context, local: LocalActivity, outcome: Held) -> str:
-    """Record an outcome under the worker's own lease: its code goes on without another task."""
+def end_attempt_under_lease(run: Run, ctx: Context, local: LocalActivity, outcome: Held) -> str:
+    """Record an outcome under the worker's own lease: its code continues without another task."""
     assert run.task is not None
     event_id = record_encoded(run, ctx, outcome.event_type, outcome.payload)
     drop_operation(run, local.sequence)
@@ -180,10 +180,10 @@ def end_here(run: Run, ctx: Context, local: LocalActivity, outcome: Held) -> str
     return event_id
 
 
-def give_back(
+def release_for_retry(
     run: Run, ctx: Context, task: WorkflowTask, local: LocalActivity, event: Held
 ) -> tuple[str, str]:
-    """Record that another attempt follows, and end the lease: a task will come for it.
+    """Record that another attempt follows, and end the lease; the attempt gets another task.
 
     Returns the id of the event and that of the task.
     """
@@ -198,13 +198,13 @@ def give_back(
 
 
 def end_local_backoff(run: Run, local: LocalActivity) -> None:
-    """The delay before the next attempt is over: a worker shall come for it."""
+    """Make the next attempt ready after its delay."""
     local.state = TaskState.READY
     run.unsaved.operations.add(local.sequence)
 
 
 def time_out_local(run: Run, ctx: Context, local: LocalActivity, kind: str) -> None:
-    """A deadline passed. Whoever has the task has lost it: its code would go on from the past."""
+    """End an attempt by a time-out, and the lease of its task, whose history is out of date."""
     task = run.task
     failure = Reported(
         message=f"local activity {local.activity_type} passed its {kind} timeout",
@@ -218,13 +218,13 @@ def time_out_local(run: Run, ctx: Context, local: LocalActivity, kind: str) -> N
         local.claim = None
         resolve(run, local, failed(ctx, local, failure))
     else:
-        event = try_again_later(ctx, local, failure, reason="timeout")
+        event = schedule_retry(ctx, local, failure, reason="timeout")
         _note(run, ctx, local, event)
         arm(run, operation_due(local))
     settle(run, ctx)
     task = run.task
     if task is not None and task.kind is TaskKind.PROGRESS and task.state is TaskState.READY:
-        # Who may have it can have changed with what is open.
+        # Which workers may lease the task can depend on the operations that are open.
         hasten_task(run, ctx, task.resume)
 
 
@@ -238,7 +238,7 @@ def _note(run: Run, ctx: Context, local: LocalActivity, event: Held) -> None:
 
 
 def cancel_local(run: Run, ctx: Context, local: LocalActivity, cancellation: Cancellation) -> None:
-    """The code that waited for it was cancelled; whoever ran it has stopped, or is gone."""
+    """Cancel a local activity with its workflow code; its worker has stopped it, or was lost."""
     payload = {
         "workflow_command_id": cancellation.request_id,
         **identity(local),
@@ -252,7 +252,7 @@ def cancel_local(run: Run, ctx: Context, local: LocalActivity, cancellation: Can
 
 
 def note_heartbeat(run: Run, ctx: Context, local: LocalActivity, progress: bytes | None) -> None:
-    """Tell of a sign of life under the worker's own lease."""
+    """Record a heartbeat under the worker's own lease."""
     members = {
         **identity(local),
         "heartbeat_at": instant.text(ctx.now),

@@ -1,4 +1,4 @@
-"""Running a local activity with leave: signs of life, the outcome, and being told to stop."""
+"""Reports on attempts of prepared local activities: heartbeats, outcomes, and confirmed stops."""
 
 from typing import NamedTuple
 
@@ -21,11 +21,11 @@ from perdure.core.run.lease import TaskState
 from perdure.core.run.local.activity import (
     claim_of,
     completed,
-    end_here,
+    end_attempt_under_lease,
     failed,
-    give_back,
     note_heartbeat,
-    try_again_later,
+    release_for_retry,
+    schedule_retry,
 )
 from perdure.core.run.local.preparation import Ended, answers_to, require_claim
 from perdure.core.run.operation import LocalActivity
@@ -38,7 +38,7 @@ DEADLINE_EXPIRED = "deadline_expired"
 
 
 class Watched(NamedTuple):
-    """Whether an attempt may go on; if not, why, and who asked the code to cancel itself."""
+    """Whether an attempt may continue; if not, why, and the cancellation request, if any."""
 
     local: LocalActivity
     lease_expires_at: int
@@ -47,14 +47,14 @@ class Watched(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """That a cancelled attempt has stopped, now or, as a duplicate, before."""
+    """The answer to a worker that confirms the stop of a cancelled attempt."""
 
     event_id: str
     duplicate: bool
 
 
 class Outcome(NamedTuple):
-    """What a worker reports: a result, or a failure."""
+    """The outcome that a worker reports: a result, or a failure."""
 
     result: bytes | None = None
     failure: Reported | None = None
@@ -63,7 +63,7 @@ class Outcome(NamedTuple):
 def watch(
     run: Run, ctx: Context, report: TaskReport, attempt_id: str, *, timeout: int | None
 ) -> Watched:
-    """Whether an attempt may go on; with a time-out, the lease of its task is renewed."""
+    """Whether an attempt may continue; with a time-out, the lease of its task is renewed."""
     task, local = _require_attempt(run, ctx, report, attempt_id)
     assert task.lease is not None
     stop = _stop_reason(run, ctx, local)
@@ -78,7 +78,7 @@ def watch(
 def heartbeat(
     run: Run, ctx: Context, report: TaskReport, attempt_id: str, progress: bytes | None
 ) -> Watched:
-    """Take a sign of life. History remembers them as sparsely as those of any activity."""
+    """Accept a heartbeat. History records as few of them as for any activity."""
     watched = watch(run, ctx, report, attempt_id, timeout=None)
     if watched.reason is not None:
         return watched
@@ -101,30 +101,30 @@ def heartbeat(
 def end_attempt(
     run: Run, ctx: Context, report: TaskReport, attempt_id: str, outcome: Outcome
 ) -> Ended:
-    """Take the outcome of an attempt. One that is tried again gives the lease back."""
+    """Accept the outcome of an attempt. If it is retried, the lease is released."""
     claim = Claim(report.number, report.attempt, report.owner)
     known = None
     if run.answers is not None and run.answers.claim == claim:
         known = run.answers.ends.get(attempt_id)
     if known is not None and not known.recovered:
         if (known.event_type == "ActivityCompleted") is not (outcome.failure is None):
-            raise StaleAttempt(f"attempt {attempt_id} has ended in another way")
+            raise StaleAttempt(f"attempt {attempt_id} has ended with another outcome")
         return Ended(known, duplicate=True)
     task, local = _require_attempt(run, ctx, report, attempt_id)
     if local.fenced:
         raise CancellationRequested("the code is asked to cancel itself")
     if _stop_reason(run, ctx, local) == DEADLINE_EXPIRED:
-        raise StaleAttempt(f"attempt {attempt_id} is out of time")
+        raise StaleAttempt(f"attempt {attempt_id} has passed its deadline")
     failure, created = outcome.failure, None
     if failure is None:
         event = completed(run, local, outcome.result)
-        event_id = end_here(run, ctx, local, event)
+        event_id = end_attempt_under_lease(run, ctx, local, event)
     elif failure.non_retryable or not may_retry(run, ctx, local, failure):
         event = failed(ctx, local, failure)
-        event_id = end_here(run, ctx, local, event)
+        event_id = end_attempt_under_lease(run, ctx, local, event)
     else:
-        event = try_again_later(ctx, local, failure, reason="failure")
-        event_id, created = give_back(run, ctx, task, local, event)
+        event = schedule_retry(ctx, local, failure, reason="failure")
+        event_id, created = release_for_retry(run, ctx, task, local, event)
     end = LocalEnd(
         sequence=local.sequence,
         execution_id=local.execution_id,
@@ -137,7 +137,7 @@ def end_attempt(
     )
     answers_to(run, claim).keep_end(end)
     if run.history_count > ctx.bounds.history_events_max:
-        # A worker that never completes its task would let it grow for ever.
+        # A worker that never completes its task must not extend the history without limit.
         close.exceed_history(run, ctx)
     return Ended(end, duplicate=False)
 
@@ -145,13 +145,13 @@ def end_attempt(
 def acknowledge(
     run: Run, ctx: Context, report: TaskReport, attempt_id: str, request_id: str
 ) -> Stop:
-    """The worker says that what it was told to stop has stopped."""
+    """Record that the worker has stopped a cancelled attempt."""
     cancellation = run.cancellation
     if cancellation is None or cancellation.request_id != request_id:
         raise CancellationRequestNotFound(f"run {run.run_id} has no request {request_id}")
     stopped = find_stopped(run, attempt_id)
     if stopped is None:
-        raise AttemptNotFound(f"attempt {attempt_id} was not told to stop")
+        raise AttemptNotFound(f"attempt {attempt_id} was not cancelled")
     if stopped.owner != report.owner:
         raise LeaseOwnerMismatch(
             f"attempt {attempt_id} is leased by {stopped.owner}", lease_owner=stopped.owner
@@ -192,7 +192,7 @@ def _stop_reason(run: Run, ctx: Context, local: LocalActivity) -> str | None:
 
 
 def _fence(run: Run, ctx: Context, task: WorkflowTask, local: LocalActivity) -> None:
-    """From here on the request is in history, and nothing that the attempt says counts."""
+    """Record the request in history; from now on reports of the attempt are rejected."""
     cancellation = run.cancellation
     assert cancellation is not None
     if local.fenced:

@@ -1,8 +1,8 @@
-"""Asking for leave to run local activities, in the middle of a workflow task.
+"""Preparation of local activities: permission to run them, in the middle of a workflow task.
 
-A worker commits what its code did so far, opens a local activity or a list with such in it, and
-begins attempts, all under its one lease. It names the number of the call each time: it counts the
-calls of its code, and must find them in history under these numbers.
+A worker commits what its code did so far, opens a local activity or a group with some in it, and
+begins attempts, all under its one lease. Each request names the number of the call: the worker
+counts the calls of its code, and must find them in history under these numbers.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,11 @@ from perdure.core.run.local.activity import (
     COLD_REPLAY,
     begin_attempt,
     claim_of,
-    end_here,
+    end_attempt_under_lease,
     failed,
-    give_back,
     open_local,
-    try_again_later,
+    release_for_retry,
+    schedule_retry,
 )
 from perdure.core.run.operation import LocalActivity
 from perdure.core.run.state import Run, TaskKind, WorkflowTask, workflow_task_id
@@ -54,10 +54,10 @@ from perdure.core.run.task import require_lease
 from perdure.core.run.wait import close_wait_before
 
 PREFIX = (RecordSideEffect, RecordVersionMarker, UpsertMemo, UpsertSearchAttributes)
-"""What a worker may commit before it asks for more."""
+"""Commands that a worker may commit before a local activity."""
 
 MEMBERS = (PrepareLocalActivity, ScheduleActivity, StartTimer, StartChild)
-"""What a list may hold that has local activities in it."""
+"""Commands that a group with local activities may contain."""
 
 
 class Checkpointed(NamedTuple):
@@ -66,7 +66,7 @@ class Checkpointed(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """An attempt that its worker may run."""
+    """An attempt that its worker may run, now or, as a duplicate, before."""
 
     local: LocalActivity
     lease_expires_at: int
@@ -74,7 +74,7 @@ class Begun(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How an attempt ended, now or, as a duplicate, before."""
+    """The end of an attempt, recorded now or, as a duplicate, before."""
 
     end: LocalEnd
     duplicate: bool
@@ -99,12 +99,12 @@ def checkpoint(
     require_batch(ctx.bounds, commands)
     _require_next(run, start)
     check_steps(run, ctx, commands, start)
-    _go_on(run, ctx, task, start)
+    _advance_to(run, ctx, task, start)
     rebase = Rebase()
     for command in commands:
         apply_command(run, ctx, command, rebase)
-    made = Checkpoint(start, run.next_sequence, [])
-    return _keep_checkpoint(run, ctx, task, checkpoint_id, made)
+    recorded = Checkpoint(start, run.next_sequence, [])
+    return _keep_checkpoint(run, ctx, task, checkpoint_id, recorded)
 
 
 def checkpoint_group(
@@ -116,7 +116,7 @@ def checkpoint_group(
     start: int,
     commands: Sequence[Command | PrepareLocalActivity],
 ) -> Checkpointed:
-    """Open a list with local activities in it, all its members at once."""
+    """Open a group with local activities in it, all its members at once."""
     known = find_checkpoint(run, report, checkpoint_id)
     if known is not None:
         return known
@@ -127,7 +127,7 @@ def checkpoint_group(
         if isinstance(command, PrepareLocalActivity):
             _require_permission(run, command.cleanup)
     check_steps(run, ctx, commands, start)
-    _go_on(run, ctx, task, start)
+    _advance_to(run, ctx, task, start)
     rebase, activities = Rebase(), list[Opened]()
     for command in commands:
         if isinstance(command, PrepareLocalActivity):
@@ -137,11 +137,11 @@ def checkpoint_group(
             join(run, opened)
             continue
         step = apply_command(run, ctx, command, rebase)
-        assert step is not None, "every member of a list is a step"
+        assert step is not None, "every member of a group is a step"
         join(run, step)
         arm(run, operation_due(step))
-    made = Checkpoint(start, run.next_sequence, activities)
-    return _keep_checkpoint(run, ctx, task, checkpoint_id, made)
+    recorded = Checkpoint(start, run.next_sequence, activities)
+    return _keep_checkpoint(run, ctx, task, checkpoint_id, recorded)
 
 
 def prepare(
@@ -153,7 +153,7 @@ def prepare(
     nonce: str,
     command: PrepareLocalActivity,
 ) -> Begun:
-    """Begin the next attempt of a local activity; opens it if the code only now comes to it."""
+    """Begin the next attempt of a local activity; opens it if it is a new call of the code."""
     task = require_claim(run, ctx, report)
     assert task.lease is not None
     local = _find_local(run, sequence, command)
@@ -164,10 +164,10 @@ def prepare(
     _require_permission(run, command.cleanup)
     if local is None:
         if command.path:
-            raise PreparedLocalConflict("the members of a list are opened together")
+            raise PreparedLocalConflict("the members of a group must be opened together")
         _require_next(run, sequence)
         check_steps(run, ctx, [command], sequence)
-        _go_on(run, ctx, task, sequence)
+        _advance_to(run, ctx, task, sequence)
         local = open_local(run, ctx, command, *allot(run, None, Rebase()))
     elif local.state is TaskState.DELAYED:
         raise PreparedLocalConflict(f"the next attempt of call {sequence} is not due yet")
@@ -184,10 +184,10 @@ def recover(
     sequence: int,
     command: PrepareLocalActivity,
 ) -> Ended:
-    """End an attempt whose worker is gone. What it did, nobody knows; it is tried again.
+    """End an attempt whose worker was lost, and schedule another one: its effects are unknown.
 
-    As with any activity whose lease has run out, the policy of the code has no say in this; but
-    there is an end to it.
+    As with any activity whose lease expired, the retry policy is not applied; but the number of
+    recoveries is limited.
     """
     claim = Claim(report.number, report.attempt, report.owner)
     if run.answers is not None and run.answers.claim == claim:
@@ -198,7 +198,7 @@ def recover(
     task = require_claim(run, ctx, report)
     local = _find_local(run, sequence, command)
     if local is None or local.state is not TaskState.LEASED or local.claim == claim:
-        raise PreparedLocalConflict(f"no attempt of call {sequence} is left to be recovered")
+        raise PreparedLocalConflict(f"call {sequence} has no attempt to recover")
     if run.cancellation is not None and run.cancellation.delivered is None:
         raise CancellationRequested("the code is asked to cancel itself")
     recovery = {
@@ -208,17 +208,17 @@ def recover(
         "callback_stop_state": "unknown",
     }
     failure = Reported(
-        message=f"the worker of attempt {local.attempt} is gone", exception_type="WorkerLost"
+        message=f"the worker of attempt {local.attempt} was lost", exception_type="WorkerLost"
     )
     attempt_id, nonce = local.attempt_id, local.nonce
     created = None
     if local.attempt >= limits.LOCAL_ATTEMPTS_MAX:
         outcome = failed(ctx, local, failure._replace(non_retryable=True), recovery)
-        event_type, event_id = outcome.event_type, end_here(run, ctx, local, outcome)
+        event_type, event_id = outcome.event_type, end_attempt_under_lease(run, ctx, local, outcome)
     else:
-        event = try_again_later(ctx, local, failure, reason=COLD_REPLAY, recovery=recovery)
+        event = schedule_retry(ctx, local, failure, reason=COLD_REPLAY, recovery=recovery)
         event_type = event.event_type
-        event_id, created = give_back(run, ctx, task, local, event)
+        event_id, created = release_for_retry(run, ctx, task, local, event)
     end = LocalEnd(
         sequence=sequence,
         execution_id=local.execution_id,
@@ -242,21 +242,21 @@ def require_claim(run: Run, ctx: Context, report: TaskReport) -> WorkflowTask:
             f"worker {report.owner} did not register for prepared local activities"
         )
     if task.kind is not TaskKind.PROGRESS:
-        raise PreparedLocalConflict("an update runs no local activities")
+        raise PreparedLocalConflict("an update task cannot run local activities")
     if close.overdue(run, ctx.now):
         raise RunTimedOut(f"run {run.run_id} has passed its deadline", run_status="failed")
     return task
 
 
 def answers_to(run: Run, claim: Claim) -> Answers:
-    """What was answered under this lease; what an earlier one was told is forgotten."""
+    """The answers under this lease; those of an earlier one are dropped."""
     if run.answers is None or run.answers.claim != claim:
         run.answers = Answers(claim)
     return run.answers
 
 
 def find_checkpoint(run: Run, report: TaskReport, checkpoint_id: str) -> Checkpointed | None:
-    """What was answered to this checkpoint before, under the same lease."""
+    """The earlier answer to this checkpoint under the same lease."""
     claim = Claim(report.number, report.attempt, report.owner)
     if run.answers is None or run.answers.claim != claim:
         return None
@@ -265,15 +265,15 @@ def find_checkpoint(run: Run, report: TaskReport, checkpoint_id: str) -> Checkpo
 
 
 def _keep_checkpoint(
-    run: Run, ctx: Context, task: WorkflowTask, checkpoint_id: str, made: Checkpoint
+    run: Run, ctx: Context, task: WorkflowTask, checkpoint_id: str, recorded: Checkpoint
 ) -> Checkpointed:
     task.snapshot = run.history_count
-    answers_to(run, claim_of(task)).keep_checkpoint(checkpoint_id, made)
-    return Checkpointed(made, duplicate=False)
+    answers_to(run, claim_of(task)).keep_checkpoint(checkpoint_id, recorded)
+    return Checkpointed(recorded, duplicate=False)
 
 
 def _require_next(run: Run, sequence: int) -> None:
-    """The call must be the next one, by the worker's count."""
+    """Require that the call is the next one by the worker's count."""
     last = run.next_sequence + run.repeats
     if not run.next_sequence <= sequence <= last or is_blocked(run):
         raise PreparedLocalConflict(
@@ -282,8 +282,8 @@ def _require_next(run: Run, sequence: int) -> None:
         )
 
 
-def _go_on(run: Run, ctx: Context, task: WorkflowTask, sequence: int) -> None:
-    """The code has come to a new call: past what it waited for, under the worker's count."""
+def _advance_to(run: Run, ctx: Context, task: WorkflowTask, sequence: int) -> None:
+    """Advance to a new call of the code: close its open wait and use the worker's count."""
     close_wait_before(run, ctx, task, None)
     run.next_sequence = sequence
     if run.status is RunStatus.PENDING:
@@ -291,7 +291,7 @@ def _go_on(run: Run, ctx: Context, task: WorkflowTask, sequence: int) -> None:
 
 
 def _require_permission(run: Run, cleanup: Cleanup | None) -> None:
-    """Code that is asked to cancel itself begins nothing but its clean-up."""
+    """Refuse new work other than clean-up once the code is asked to cancel itself."""
     cancellation = run.cancellation
     if cancellation is not None and (cancellation.delivered is None or cleanup is None):
         raise CancellationRequested("the code is asked to cancel itself")
@@ -301,7 +301,7 @@ def _require_permission(run: Run, cleanup: Cleanup | None) -> None:
         cancellation.request_id,
         cancellation.delivered_event_id,
     ):
-        raise PreparedLocalConflict("there is no such delivery to tidy up behind")
+        raise PreparedLocalConflict("no cancellation was delivered that this clean-up belongs to")
 
 
 def _find_local(run: Run, sequence: int, command: PrepareLocalActivity) -> LocalActivity | None:
@@ -309,29 +309,29 @@ def _find_local(run: Run, sequence: int, command: PrepareLocalActivity) -> Local
     if operation is None and sequence >= run.next_sequence:
         return None
     if not isinstance(operation, LocalActivity) or operation.outcome is not None:
-        raise PreparedLocalConflict(f"call {sequence} is no open local activity")
-    told = (operation.activity_type, operation.cancellation_policy, operation.cleanup)
-    if told != (command.activity_type, command.cancellation_policy, command.cleanup is not None):
-        raise PreparedLocalConflict(f"call {sequence} was opened as another one")
+        raise PreparedLocalConflict(f"call {sequence} is not an open local activity")
+    opened = (operation.activity_type, operation.cancellation_policy, operation.cleanup)
+    if opened != (command.activity_type, command.cancellation_policy, command.cleanup is not None):
+        raise PreparedLocalConflict(f"call {sequence} was opened with another activity")
     return operation
 
 
 def _check_group(commands: Sequence[Command | PrepareLocalActivity], start: int) -> None:
-    """Refuse what is not exactly one list, with a local activity in it."""
+    """Require exactly one group, with a local activity in it."""
     size = len(commands)
     if not 1 <= size <= limits.PREPARED_GROUP_MAX:
-        raise InvalidCommands(f"a list has 1 to {limits.PREPARED_GROUP_MAX} members")
+        raise InvalidCommands(f"a group has 1 to {limits.PREPARED_GROUP_MAX} members")
     if not any(isinstance(command, PrepareLocalActivity) for command in commands):
-        raise InvalidCommands("no member of the list is a local activity")
+        raise InvalidCommands("no member of the group is a local activity")
     for index, command in enumerate(commands):
         if not isinstance(command, MEMBERS):
-            raise InvalidCommands(f"member {index} cannot stand beside local activities")
+            raise InvalidCommands(f"member {index} cannot be in a group with local activities")
         outer = command.path[0] if command.path else {}
-        told = (
+        claimed = (
             outer.get("parallel_group_base_sequence"),
             outer.get("parallel_group_size"),
             outer.get("parallel_group_index"),
             outer.get("parallel_group_mode"),
         )
-        if told != (start, size, index, None):
-            raise InvalidCommands(f"member {index} does not belong to this list")
+        if claimed != (start, size, index, None):
+            raise InvalidCommands(f"member {index} does not belong to this group")

@@ -1,7 +1,7 @@
-"""Local activities: work that the workflow worker did itself, told when its task completes.
+"""Recorded local activities: work that the worker did itself and reports when its task completes.
 
 The server schedules nothing for them. Their events are those of any activity, marked as local, so
-that replay finds the outcome where the code asks for it and people see every attempt.
+that replay finds the outcome at the call of the code, and the history shows every attempt.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _CATEGORIES = {"failed": "activity", "timed_out": "timeout", "cancelled": "cance
 def record_local_activity(
     run: Run, ctx: Context, command: RecordLocalActivity, sequence: int
 ) -> None:
-    """Tell everything that happened to a local activity, from its schedule to its outcome."""
+    """Record all events of a local activity, from its schedule to its outcome."""
     activity = {
         "sequence": sequence,
         "activity_execution_id": ctx.ids.ulid(),
@@ -38,24 +38,24 @@ def record_local_activity(
     snapshot = {"arguments": Raw(command.arguments), **options(command.retry, command.timeouts)}
     record(run, ctx, "ActivityScheduled", {**activity, "activity": snapshot})
     for attempt in command.attempts:
-        tried = {
+        attempt_members = {
             **activity,
             "activity_attempt_id": attempt.attempt_id,
             "attempt_number": attempt.number,
         }
-        record(run, ctx, "ActivityStarted", tried)
+        record(run, ctx, "ActivityStarted", attempt_members)
         for heartbeat in _noted(attempt.heartbeats):
-            _record_heartbeat(run, ctx, tried, heartbeat)
+            _record_heartbeat(run, ctx, attempt_members, heartbeat)
         if attempt is not command.attempts[-1]:
             _record_retry(run, ctx, activity, attempt, command.retry)
         else:
-            _record_outcome(run, ctx, tried, attempt, command)
+            _record_outcome(run, ctx, attempt_members, attempt, command)
 
 
 def local_event_count(command: RecordLocalActivity) -> int:
-    """How many events that will be."""
-    told = sum(2 + len(_noted(attempt.heartbeats)) for attempt in command.attempts)
-    return 1 + told
+    """How many events `record_local_activity` records for a command."""
+    attempt_events = sum(2 + len(_noted(attempt.heartbeats)) for attempt in command.attempts)
+    return 1 + attempt_events
 
 
 def _task_id(run: Run, receipt: TaskReceipt | None) -> str:
@@ -64,7 +64,7 @@ def _task_id(run: Run, receipt: TaskReceipt | None) -> str:
 
 
 def options(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, Any]:
-    """What the code asked of a local activity, as history tells it."""
+    """The options of a local activity, as in its events."""
     options: dict[str, Any] = {
         f"{name}_timeout": seconds
         for name in ("start_to_close", "schedule_to_close", "heartbeat")
@@ -80,7 +80,7 @@ def options(retry: RetryPolicy | None, timeouts: ActivityTimeouts) -> dict[str, 
 
 
 def _noted(heartbeats: list[LocalHeartbeat]) -> list[LocalHeartbeat]:
-    """The first ones, then one every few seconds, as with any activity."""
+    """The heartbeats that are recorded: the first ones, then one every few seconds."""
     noted = heartbeats[:HEARTBEAT_NOTES_MIN]
     interval_ms = HEARTBEAT_NOTE_INTERVAL * 1000 // SECOND
     for heartbeat in heartbeats[HEARTBEAT_NOTES_MIN:]:
@@ -90,12 +90,12 @@ def _noted(heartbeats: list[LocalHeartbeat]) -> list[LocalHeartbeat]:
 
 
 def _record_heartbeat(
-    run: Run, ctx: Context, tried: dict[str, Any], heartbeat: LocalHeartbeat
+    run: Run, ctx: Context, attempt_members: dict[str, Any], heartbeat: LocalHeartbeat
 ) -> None:
     members: dict[str, Any] = {"activity_attempt": {"elapsed_ms": heartbeat.elapsed_ms}}
     if heartbeat.details is not None:
         members["progress"] = {"details": Raw(heartbeat.details)}
-    record(run, ctx, "ActivityHeartbeatRecorded", {**tried, **members})
+    record(run, ctx, "ActivityHeartbeatRecorded", {**attempt_members, **members})
 
 
 def _record_retry(
@@ -127,11 +127,11 @@ def _record_retry(
 def _record_outcome(
     run: Run,
     ctx: Context,
-    tried: dict[str, Any],
+    attempt_members: dict[str, Any],
     attempt: LocalAttempt,
     command: RecordLocalActivity,
 ) -> None:
-    # The code has seen exactly these members of the failure already, so replay gets no others.
+    # The code has already seen exactly these members of the failure; replay must get the same.
     members: dict[str, Any] = {"activity_attempt": {"duration_ms": attempt.duration_ms}}
     if attempt.outcome == "completed":
         members |= {"result": raw(command.result), "payload_codec": run.codec}
@@ -146,4 +146,4 @@ def _record_outcome(
         }
     if attempt.outcome == "cancelled":
         members["cancelled_at"] = instant.text(ctx.now)
-    record(run, ctx, _ENDINGS[attempt.outcome], {**tried, **members})
+    record(run, ctx, _ENDINGS[attempt.outcome], {**attempt_members, **members})
