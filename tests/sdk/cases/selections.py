@@ -105,8 +105,10 @@ async def select_group(stage: Stage) -> None:
 
 @case("select-cancel-failed-list", "broken-team")
 async def select_cancel_failed_list(stage: Stage) -> None:
-    run = await stage.start("broken-team")
+    light = stage.new_id()
+    run = await stage.start("broken-team", light)
     await run.event("SelectionResolved")
+    beacon(light).set()
     await run.event("ActivityFailed")
     await run.signal("call")
 

@@ -93,6 +93,13 @@ def charge(card: str) -> str:
     return f"charged {card}"
 
 
+@activity.defn(name="charge-after-light")
+async def charge_after_light(card: str, name: str) -> str:
+    """The same, once the driver has seen what it wants to see."""
+    await beacon(name).wait()
+    return charge(card)
+
+
 @activity.defn(name="stall")
 async def stall(attempts: int, seconds: float) -> str:
     """Take `seconds` on the first attempts, answer at once on the next."""
@@ -171,6 +178,7 @@ ACTIVITIES = (
     count_calls,
     flaky,
     charge,
+    charge_after_light,
     stall,
     beat,
     work_until_cancelled,

@@ -155,11 +155,14 @@ class BrokenTeam:
     def call(self) -> None:
         self.called = True
 
-    def run(self, ctx: Context) -> Steps:
+    def run(self, ctx: Context, light: str) -> Steps:
         first = yield ctx.select(
             {
                 "alarm": ctx.sleep(0),
-                "team": [ctx.schedule_activity("charge", ["stolen"]), ctx.sleep(3600)],
+                "team": [
+                    ctx.schedule_activity("charge-after-light", ["stolen", light]),
+                    ctx.sleep(3600),
+                ],
             }
         )
         yield ctx.wait_condition(lambda: self.called, key="called")
