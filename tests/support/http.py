@@ -97,6 +97,14 @@ class Loop:
     def __init__(self, runner: asyncio.Runner) -> None:
         self._runner = runner
         self._streams: list[Stream] = []
+        self._aborts: list[Callable[[], object]] = []
+
+    def abort_at_end(self, abort: Callable[[], object]) -> None:
+        """Call this before the loop is closed. uvloop waits for ever for an open connection.
+
+        A test that fails leaves its peers open.
+        """
+        self._aborts.append(abort)
 
     @property
     def here(self) -> asyncio.AbstractEventLoop:
@@ -126,6 +134,8 @@ class Loop:
     def close_streams(self) -> None:
         while self._streams:
             self._streams.pop().close()
+        while self._aborts:
+            self._aborts.pop()()
 
 
 @contextmanager

@@ -80,6 +80,7 @@ class HandRunner:
     def __init__(self, wire: Wire, socket: ClientConnection) -> None:
         self._wire = wire
         self.socket = socket
+        wire.loop.abort_at_end(socket.transport.abort)
 
     def send(self, frame: Json) -> None:
         self.send_text(json.dumps(frame))

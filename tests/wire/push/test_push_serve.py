@@ -44,12 +44,15 @@ class ServedRunner:
         self._wire = wire
         self._posts: asyncio.Queue[Posted] = asyncio.Queue()
         self.connections = 0
+        wire.loop.abort_at_end(self.abort)
+        self._writers: list[asyncio.StreamWriter] = []
         self._server = wire.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/invoke?x=1"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self._writers.append(writer)
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -72,6 +75,12 @@ class ServedRunner:
 
     def close(self) -> None:
         self._server.close()
+
+    def abort(self) -> None:
+        """End every connection at once."""
+        self._server.close()
+        while self._writers:
+            self._writers.pop().transport.abort()
 
 
 @pytest.fixture
