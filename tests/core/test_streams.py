@@ -41,7 +41,7 @@ def test_the_first_append_opens_a_stream_at_offset_0() -> None:
     assert done.offsets == [0, 1]
     assert (done.stream.status, done.stream.total, done.stream.pending) == ("open", 2, 2)
     assert (done.stream.opened_at, done.stream.last_appended_at) == (NOW, NOW)
-    assert done.stream.size_bytes == sum(len(item.data) for item in done.fresh)
+    assert done.stream.size_bytes == sum(len(item.data) for item in done.new_items)
 
 
 def test_an_item_is_encoded_as_it_is_sent() -> None:
@@ -52,7 +52,7 @@ def test_an_item_is_encoded_as_it_is_sent() -> None:
         origin="workflow",
         item_type="note",
     )
-    (made,) = append(None, {}, AppendItems(stream_name="log", items=[item]), NOW).fresh
+    (made,) = append(None, {}, AppendItems(stream_name="log", items=[item]), NOW).new_items
 
     assert msgspec.json.decode(made.data) == {
         "offset": 0,
@@ -85,7 +85,7 @@ def test_who_repeats_an_append_is_answered_after_the_end_and_when_it_is_full() -
 
     done = append(over, {"a": 1, "b": 2}, appending("b", "a", most=1), NOW + 2)
 
-    assert (done.offsets, done.fresh) == ([2, 1], [])
+    assert (done.offsets, done.new_items) == ([2, 1], [])
     assert done.stream is over
 
 
@@ -159,7 +159,7 @@ def test_offsets_are_given_once_and_without_gaps(
                 stream = close(stream, closing("bad" if act == "error" else None), now)
             else:
                 done = append(stream, known, appending(*act, most=most), now)
-                stream, kept = done.stream, [*kept, *done.fresh]
+                stream, kept = done.stream, [*kept, *done.new_items]
                 assert len(done.offsets) == len(act)
                 by_offset = {item.offset: item.idempotency_key for item in kept}
                 assert [by_offset[offset] for offset in done.offsets] == act

@@ -30,7 +30,7 @@ from perdure.core.run.start import StartRequest
 from perdure.core.run.state import WORKFLOW_TASK, Run, RunChanges, WorkflowTask
 from perdure.core.run.state_parts import Boundary
 from perdure.core.run.task import request_task
-from perdure.core.run.validation import Judged
+from perdure.core.run.validation import VerdictResult
 from perdure.engine.activity_tasks import (
     AskActivity,
     AttemptRef,
@@ -460,14 +460,14 @@ class Story:
         self.decide(_Take(run.run_id, WORKFLOW_TASK, preparer(owner), self.leasing))
         return report_of(run)
 
-    def approve(self, run: Run, report: TaskReport | None = None) -> Judged:
+    def approve(self, run: Run, report: TaskReport | None = None) -> VerdictResult:
         operation = ApproveUpdate(run.namespace, run.run_id, report or report_of(run))
-        return cast(Judged, self.decide(operation))
+        return cast(VerdictResult, self.decide(operation))
 
-    def reject(self, run: Run, reason: str, report: TaskReport | None = None) -> Judged:
+    def reject(self, run: Run, reason: str, report: TaskReport | None = None) -> VerdictResult:
         refusal = Refusal(reason, "it does not fit")
         operation = RejectUpdate(run.namespace, run.run_id, report or report_of(run), refusal)
-        return cast(Judged, self.decide(operation))
+        return cast(VerdictResult, self.decide(operation))
 
     def request_cancellation(
         self, run: Run, *, reason: str | None = "enough", seconds: int = 60

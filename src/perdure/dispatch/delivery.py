@@ -20,7 +20,7 @@ from perdure.core.run.state import (
     workflow_task_id,
 )
 from perdure.core.run.state_parts import Cancellation, TraceLink
-from perdure.core.run.update import judged_update
+from perdure.core.run.update import update_in_validation
 from perdure.engine.cancellation import Observation, observe
 from perdure.engine.workflow_tasks import page_of
 from perdure.store.interface import PollLease
@@ -145,7 +145,7 @@ def _observed(cancellation: Cancellation) -> Observation | None:
 
 def deliver_validation(run: Run) -> ValidationDelivery:
     """Copy a validation that was just leased."""
-    task, update = run.task, judged_update(run)
+    task, update = run.task, update_in_validation(run)
     assert task is not None
     assert task.lease is not None
     assert update is not None

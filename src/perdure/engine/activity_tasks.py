@@ -7,8 +7,9 @@ from perdure.core.fleet.session import Session
 from perdure.core.payload import Frame, PayloadError, encode
 from perdure.core.rejection import InvalidRequest, TaskNotFound
 from perdure.core.run.activity import (
+    AttemptStatus,
     Reported,
-    Standing,
+    attempt_status,
     complete_activity,
     fail_activity,
     heartbeat_activity,
@@ -16,7 +17,6 @@ from perdure.core.run.activity import (
     renew_activity,
     require_attempt,
     return_activity,
-    standing,
 )
 from perdure.core.run.deadline import activity_deadlines
 from perdure.core.run.lease import TaskState
@@ -246,8 +246,8 @@ class ReleaseActivity(AttemptOperation):
         world.changed(run)
 
 
-def _standing(run: Run, ref: AttemptRef) -> Standing:
-    return standing(run, sequence=ref.sequence, attempt_id=ref.attempt_id, owner=ref.owner)
+def _standing(run: Run, ref: AttemptRef) -> AttemptStatus:
+    return attempt_status(run, sequence=ref.sequence, attempt_id=ref.attempt_id, owner=ref.owner)
 
 
 def _view(
@@ -270,7 +270,7 @@ def _view(
     )
 
 
-def _stopped(run: Run, stand: Standing) -> AttemptView:
+def _stopped(run: Run, stand: AttemptStatus) -> AttemptView:
     return AttemptView(
         can_continue=False,
         cancel_requested=stand.cancel_requested,
@@ -282,7 +282,7 @@ def _stopped(run: Run, stand: Standing) -> AttemptView:
     )
 
 
-def _acknowledgement(run: Run, stand: Standing) -> Acknowledgement | None:
+def _acknowledgement(run: Run, stand: AttemptStatus) -> Acknowledgement | None:
     cancellation = run.cancellation
     if stand.acknowledged is None or cancellation is None or cancellation.event_id is None:
         return None

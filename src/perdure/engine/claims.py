@@ -7,7 +7,7 @@ from msgspec import Struct
 from perdure.core.limits import READY_PER_CLAIM_MAX
 from perdure.core.run.fire import fire_due
 from perdure.core.run.state import WORKFLOW_TASK, Run
-from perdure.core.run.sticky import find_holder
+from perdure.core.run.sticky import find_sticky_worker
 from perdure.core.run.task import task_name
 from perdure.engine.leasing import Leasing, is_ready
 from perdure.engine.matching import Matcher
@@ -183,7 +183,7 @@ class ClaimTasks(Operation):
                 # Nothing behind this one goes through, either.
                 unserved = self._names
                 break
-            holder = find_holder(run, world.ctx.now) if place == WORKFLOW_TASK else None
+            holder = find_sticky_worker(run, world.ctx.now) if place == WORKFLOW_TASK else None
             poller = self._matcher.reserve(self._key, name, holder)
             if poller is None:
                 unserved.add(name)

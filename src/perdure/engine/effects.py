@@ -17,7 +17,7 @@ from perdure.core.push.effect import (
     WantsMeter,
     WantsSlot,
 )
-from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, pass_on
+from perdure.core.run.cancellation import PARENT_CLOSE, ask_to_cancel, propagate_request
 from perdure.core.run.child import child_closed, child_continued
 from perdure.core.run.close import cancel_run, terminate_run
 from perdure.core.run.context import Context
@@ -166,7 +166,7 @@ class RequestChildCancellation(Operation):
             return
         if child.is_closed or child.cancellation is not None:
             return
-        pass_on(child, world.ctx, self._effect.origin)
+        propagate_request(child, world.ctx, self._effect.origin)
         settle(child, world.ctx)
         world.changed(child)
 

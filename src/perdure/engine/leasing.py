@@ -13,7 +13,7 @@ from perdure.core.run.lease import READY
 from perdure.core.run.operation import Activity
 from perdure.core.run.standalone import fit_arguments
 from perdure.core.run.state import TASK_KINDS, VALIDATION, WORKFLOW_TASK, Dialect, Run
-from perdure.core.run.sticky import find_holder, replay_mode
+from perdure.core.run.sticky import find_sticky_worker, replay_mode
 from perdure.core.run.task import activity_place, lease_task, task_name
 from perdure.engine.matching import Grant, Matcher, Poller
 from perdure.engine.world import World
@@ -54,7 +54,7 @@ class Leasing:
             for place, key, name in ready_tasks(run):
                 if allowances is not None and allowances.quotas(*key):
                     continue
-                wanted = find_holder(run, world.ctx.now) if place == WORKFLOW_TASK else None
+                wanted = find_sticky_worker(run, world.ctx.now) if place == WORKFLOW_TASK else None
                 poller = matcher.reserve(key, name, wanted) or matcher.reserve_elsewhere(key, name)
                 if poller is not None:
                     self.grant(world, run, place, poller)

@@ -122,7 +122,7 @@ class Outlets:
                 written.append(Written(after, []))
             else:
                 done = append(before, known[key], directive, now)
-                after, fresh = done.stream, done.fresh
+                after, fresh = done.stream, done.new_items
                 known[key].update({i.idempotency_key: i.offset for i in fresh if i.idempotency_key})
                 written.append(Written(after, done.offsets, len(fresh)))
             streams[key] = after

@@ -14,7 +14,7 @@ from perdure.core.run.inbox import Refusal, Update
 from perdure.core.run.message import accept_update, require_open_for_updates
 from perdure.core.run.standalone import refuse_update
 from perdure.core.run.state import Run
-from perdure.core.run.validation import Judged, approve_update, reject_update
+from perdure.core.run.validation import VerdictResult, approve_update, reject_update
 from perdure.engine.operation import Operation
 from perdure.engine.run_commands import CommandTarget
 from perdure.engine.workflow_tasks import TaskOperation
@@ -225,7 +225,7 @@ class ApproveUpdate(VerdictOperation):
 
     name = "approve_update"
 
-    def decide(self, world: World) -> Judged:
+    def decide(self, world: World) -> VerdictResult:
         run = self.require_run(world)
         judged = approve_update(run, world.ctx, self._report)
         if judged.update is not None:
@@ -245,7 +245,7 @@ class RejectUpdate(VerdictOperation):
         super().__init__(namespace, run_id, report)
         self._refusal = refusal
 
-    def decide(self, world: World) -> Judged:
+    def decide(self, world: World) -> VerdictResult:
         run = self.require_run(world)
         judged = reject_update(run, world.ctx, self._report, self._refusal)
         if judged.update is not None:

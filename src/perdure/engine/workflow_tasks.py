@@ -13,7 +13,7 @@ from perdure.core.run.message_stream import Consumption
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Run, TaskReceipt
 from perdure.core.run.state_parts import Cancellation
-from perdure.core.run.sticky import note_holder
+from perdure.core.run.sticky import note_sticky_worker
 from perdure.core.run.task import release_task, renew_task, require_lease
 from perdure.engine.operation import Operation
 from perdure.engine.service_calls import PlannedCall
@@ -93,7 +93,7 @@ class CompleteWorkflowTask(TaskOperation):
             receipt = complete_task(run, world.ctx, self._report, self._commands, read, plan)
             self._called.note(world, run)
         if receipt is not before:
-            note_holder(run, world.ctx, self._report.owner, self._keeps_for)
+            note_sticky_worker(run, world.ctx, self._report.owner, self._keeps_for)
             world.changed(run)
         return TaskCompleted(run.run_id, str(run.status), receipt)
 

@@ -12,7 +12,7 @@ from perdure.core.limits import (
     SCORES_PER_RUN_MAX,
 )
 from perdure.core.rejection import TooManyScores
-from perdure.core.run.push import Judged
+from perdure.core.run.push import ScoreSummary
 from perdure.core.run.state import Run
 
 DataType: TypeAlias = Literal["numeric", "boolean", "categorical"]
@@ -104,7 +104,7 @@ def judge(run: Run, judgement: Judgement) -> None:
     if judgement.name not in judged and len(judged) >= SCORE_NAMES_PER_RUN_MAX:
         # Names are stored in the row of the run, which every list of runs reads.
         raise _too_many(run, "names of scores", SCORE_NAMES_PER_RUN_MAX)
-    one = judged.setdefault(judgement.name, Judged())
+    one = judged.setdefault(judgement.name, ScoreSummary())
     one.count += 1
     if judgement.value is not None:
         one.numbers += 1

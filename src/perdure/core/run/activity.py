@@ -27,7 +27,7 @@ from perdure.core.run.deadline import arm, operation_due
 from perdure.core.run.history import encode, held, raw
 from perdure.core.run.lease import DELAYED, LEASED, READY, Lease
 from perdure.core.run.operation import Activity, LocalActivity, RetryPolicy
-from perdure.core.run.settle import note, resolve, settle
+from perdure.core.run.settle import record_or_hold, resolve, settle
 from perdure.core.run.standalone_host import complete_host, fail_host
 from perdure.core.run.state import Run
 from perdure.core.run.state_parts import Cancellation
@@ -65,7 +65,7 @@ class Reported(NamedTuple):
         return "activity" if self.timeout_kind is None else "timeout"
 
 
-class Standing(NamedTuple):
+class AttemptStatus(NamedTuple):
     """The answer to a worker that asks whether its attempt may continue."""
 
     can_continue: bool
@@ -94,7 +94,7 @@ def lease_activity(
     activity.heartbeat_count = 0
     activity.lease = Lease(owner, now, now + lease_timeout(activity, timeout), poll_id)
     withdraw(run, activity.sequence)
-    note(run, ctx, activity, "ActivityStarted", _attempt(activity))
+    record_or_hold(run, ctx, activity, "ActivityStarted", _attempt(activity))
     arm(run, operation_due(activity))
 
 
@@ -294,7 +294,7 @@ def heartbeat_activity(
     ):
         return
     activity.heartbeat_noted_at = ctx.now
-    note(
+    record_or_hold(
         run,
         ctx,
         activity,
@@ -318,22 +318,24 @@ def renew_activity(run: Run, ctx: Context, activity: Activity, *, timeout: int) 
     arm(run, operation_due(activity))
 
 
-def standing(run: Run, *, sequence: int, attempt_id: str, owner: str) -> Standing:
+def attempt_status(run: Run, *, sequence: int, attempt_id: str, owner: str) -> AttemptStatus:
     """Whether an attempt may continue. Returns also what a rejection would report to its worker."""
     stopped = find_stopped(run, attempt_id)
     if stopped is not None and stopped.owner == owner:
-        return Standing(False, True, CANCELLATION_REQUESTED, None, stopped.acknowledged)
+        return AttemptStatus(False, True, CANCELLATION_REQUESTED, None, stopped.acknowledged)
     try:
         activity = require_attempt(run, sequence=sequence, attempt_id=attempt_id, owner=owner)
     except (RunClosed, RunCancelled, RunTerminated):
         reason = stop_reason(run) if was_stopped(run) else "run_closed"
-        return Standing(False, True, reason, None)
+        return AttemptStatus(False, True, reason, None)
     except StaleAttempt:
         removed = sequence not in run.operations
-        return Standing(False, True, "activity_not_running" if removed else "stale_attempt", None)
+        return AttemptStatus(
+            False, True, "activity_not_running" if removed else "stale_attempt", None
+        )
     if activity.cancel_requested:
-        return Standing(False, True, CANCELLATION_REQUESTED, None, False)
-    return Standing(True, False, None, activity)
+        return AttemptStatus(False, True, CANCELLATION_REQUESTED, None, False)
+    return AttemptStatus(True, False, None, activity)
 
 
 def may_retry(
@@ -370,7 +372,7 @@ def _schedule_retry(run: Run, ctx: Context, activity: Activity, failure: Reporte
     activity.lease = None
     activity.last_failure = failure.message[:500]
     available_at = ctx.now + delay
-    note(
+    record_or_hold(
         run,
         ctx,
         activity,

@@ -55,7 +55,7 @@ def ask_to_cancel(
     return _put(run, ctx, request_id, context, requested_at=ctx.now, deadline_at=deadline_at)
 
 
-def pass_on(run: Run, ctx: Context, origin: Cancellation) -> Cancellation:
+def propagate_request(run: Run, ctx: Context, origin: Cancellation) -> Cancellation:
     """Create the request of a child: with its own id, and the time and deadline of its origin."""
     assert run.cancellation is None
     request_id = ctx.ids.ulid()

@@ -329,10 +329,11 @@ def _operation(operation: Operation) -> Cause:
 
 
 def _approval(step: PushStep, wait: ApprovalWait) -> Cause:
-    asked = f"; {wait.escalates_to} was asked" if wait.is_escalated else ""
+    escalation = f"; {wait.escalates_to} was asked" if wait.is_escalated else ""
     return Cause(
         kind="approval",
-        text=f"step {step.name} waits for a decision on {wait.tool}{_until(step.fire_at)}{asked}",
+        text=f"step {step.name} waits for a decision on {wait.tool}"
+        f"{_until(step.fire_at)}{escalation}",
         sequence=step.sequence,
         name=step.name,
         until=step.fire_at,

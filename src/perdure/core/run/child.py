@@ -11,7 +11,7 @@ from perdure.core.run.effect import StartRun
 from perdure.core.run.history import Raw, held, raw, record, with_metadata
 from perdure.core.run.message_stream import hand_over_streams
 from perdure.core.run.operation import Child, Metadata
-from perdure.core.run.settle import note, resolve, settle
+from perdure.core.run.settle import record_or_hold, resolve, settle
 from perdure.core.run.start import start_child, start_successor
 from perdure.core.run.state import Failure, Parent, Run
 from perdure.core.run.status import RunStatus
@@ -74,7 +74,7 @@ def child_continued(run: Run, ctx: Context, child: Run, successor: Run) -> None:
         return
     operation.run_id = successor.run_id
     operation.run_number = successor.run_number
-    note(
+    record_or_hold(
         run,
         ctx,
         operation,
@@ -130,11 +130,11 @@ def _retry(run: Run, ctx: Context, operation: Child, child: Run) -> None:
         delay=delay,
         link=Parent(link.run_id, link.workflow_id, link.sequence, link.call_id, operation.attempt),
     )
-    hand_over_streams(child, again, ctx, child.unsaved.left_behind)
+    hand_over_streams(child, again, ctx, child.unsaved.unread_at_close)
     run.unsaved.effects.append(StartRun(again))
     failed_run_id, operation.run_id = operation.run_id, again.run_id
     operation.run_number = again.run_number
-    note(
+    record_or_hold(
         run,
         ctx,
         operation,

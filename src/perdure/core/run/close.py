@@ -19,7 +19,7 @@ from perdure.core.run.effect import (
 )
 from perdure.core.run.history import Raw, raw, record, with_metadata
 from perdure.core.run.inbox import Signal, StreamMessage
-from perdure.core.run.message_stream import hand_over_streams, left_behind
+from perdure.core.run.message_stream import hand_over_streams, unread_messages
 from perdure.core.run.operation import Activity, Child, LocalActivity, ServiceCall, Timer
 from perdure.core.run.settle import record_held, settle
 from perdure.core.run.start import start_successor
@@ -140,7 +140,7 @@ def continue_run(run: Run, ctx: Context, command: ContinueAsNew) -> Run:
             "closed_reason": "continued",
         },
     )
-    hand_over_streams(run, successor, ctx, left_behind(run))
+    hand_over_streams(run, successor, ctx, unread_messages(run))
     settle(successor, ctx)
     _close(run, ctx, RunStatus.COMPLETED, "continued")
     run.unsaved.effects.append(StartRun(successor))
@@ -365,8 +365,8 @@ def _close(
         run.unseen = [m for m in unseen if isinstance(m, Signal | StreamMessage)]
     if run.streams and run.parent is not None:
         # If the parent retries the child, the streams of the id continue; signals do not.
-        messages = [m for m in left_behind(run) if isinstance(m, StreamMessage)]
-        run.unsaved.left_behind = messages
+        messages = [m for m in unread_messages(run) if isinstance(m, StreamMessage)]
+        run.unsaved.unread_at_close = messages
     run.unsaved.inbox.update(run.inbox, run.unread)
     run.operations = {}
     run.inbox = {}

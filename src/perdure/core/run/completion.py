@@ -66,10 +66,10 @@ from perdure.core.run.reframe import envelope_json
 from perdure.core.run.service import CallRefusal, ServicePlan, open_service_call
 from perdure.core.run.settle import (
     drop_operation,
-    hand_over_late,
-    late_messages,
+    hand_over_unseen,
     record_held,
     settle,
+    unseen_messages,
 )
 from perdure.core.run.state import (
     PROGRESS,
@@ -194,7 +194,7 @@ def _count_deferring_signals(run: Run, ctx: Context, commands: Sequence[Command]
         limit = ctx.bounds.late_signal_tasks_max
     if run.late_signal_tasks >= limit or run.cancellation is not None:
         return 0
-    late = len(late_messages(run))
+    late = len(unseen_messages(run))
     return late if run.history_count + late <= ctx.bounds.history_events_max else 0
 
 
@@ -203,7 +203,7 @@ def _defer_close(run: Run, ctx: Context, task: WorkflowTask, commands: Sequence[
     run.late_signal_tasks += 1
     if task.kind is UPDATE:
         _finish_update(run, ctx, [c for c in commands if isinstance(c, UPDATE_OUTCOMES)])
-    hand_over_late(run, ctx)
+    hand_over_unseen(run, ctx)
 
 
 def _leaves_no_cause(run: Run, task: WorkflowTask) -> bool:

@@ -33,8 +33,8 @@ class Consumption(Struct, frozen=True):
 def check_consumption(run: Run, consumption: Consumption) -> None:
     """Refuse cursors beyond the last message of a stream."""
     for name, position in consumption.cursors.items():
-        known = run.streams.get(name)
-        if position > (0 if known is None else known.last):
+        stream = run.streams.get(name)
+        if position > (0 if stream is None else stream.last):
             raise InvalidCommands(f"stream {name} has no message {position}")
 
 
@@ -54,7 +54,7 @@ def note_consumption(run: Run, consumption: Consumption) -> None:
             run.unsaved.inbox.add(place)
 
 
-def left_behind(run: Run) -> list[Signal | StreamMessage]:
+def unread_messages(run: Run) -> list[Signal | StreamMessage]:
     """Messages that the code has not seen, or has seen and not read, in their order."""
     unread = [message for _, message in sorted(run.unread.items())]
     waiting = [m for _, m in sorted(run.inbox.items()) if isinstance(m, Signal | StreamMessage)]

@@ -48,7 +48,7 @@ class ApprovalWait(Struct, kw_only=True):
     is_escalated: bool = False
 
 
-class Judged(Struct):
+class ScoreSummary(Struct):
     """The scores of one name of a run: their count, and their numeric values."""
 
     count: int = 0
@@ -149,7 +149,7 @@ class Push(Struct, kw_only=True):
     """How long a pass may take, if its workflow sets a time-out."""
     pass_extension: int | None = None
     """How long the next pass may take, if a step in it needs longer."""
-    judged: dict[str, Judged] = field(default_factory=dict)
+    judged: dict[str, ScoreSummary] = field(default_factory=dict)
     """Scores by name."""
     fork: bytes | None = None
     """Overrides for a run that repeats another one."""

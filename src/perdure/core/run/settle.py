@@ -46,7 +46,9 @@ from perdure.core.run.update import (
 )
 
 
-def note(run: Run, ctx: Context, operation: Operation, event_type: str, payload: Members) -> None:
+def record_or_hold(
+    run: Run, ctx: Context, operation: Operation, event_type: str, payload: Members
+) -> None:
     """Record an event that does not end its operation, now or when the history is unfrozen."""
     run.unsaved.operations.add(operation.sequence)
     if is_frozen(run):
@@ -111,12 +113,12 @@ def _may_add_message(run: Run, ctx: Context) -> bool:
     return not isinstance(run.inbox[oldest_position(run)], Update)
 
 
-def hand_over_late(run: Run, ctx: Context) -> None:
+def hand_over_unseen(run: Run, ctx: Context) -> None:
     """Hand over all waiting messages in one task to code that closed its run before it saw them.
 
     An update waits its turn, and stream messages do not overtake it.
     """
-    for position, message in late_messages(run):
+    for position, message in unseen_messages(run):
         if isinstance(message, StreamMessage):
             _receive_message(run, ctx, position, message)
         else:
@@ -125,7 +127,7 @@ def hand_over_late(run: Run, ctx: Context) -> None:
     request_task(run, ctx)
 
 
-def late_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
+def unseen_messages(run: Run) -> list[tuple[int, Signal | StreamMessage]]:
     """Signals and stream messages that can be handed over at once, in order."""
     found: list[tuple[int, Signal | StreamMessage]] = []
     behind_update = False

@@ -142,12 +142,12 @@ class RunChanges:
         "effects",
         "events",
         "inbox",
-        "left_behind",
         "operations",
         "ready",
         "rejected",
         "rewritten",
         "status",
+        "unread_at_close",
         "withdrawn",
     )
 
@@ -163,7 +163,7 @@ class RunChanges:
         self.operations: set[int] = set()
         self.inbox: set[int] = set()
         # Messages that were unread when the run closed, for the beat that closes it.
-        self.left_behind: list[StreamMessage] = []
+        self.unread_at_close: list[StreamMessage] = []
         # Accepted messages that the close rejects, so that repeated requests get that answer.
         self.rejected: list[Signal | StreamMessage] = []
         # Place of a task -> whether pollers may find it.
@@ -181,10 +181,10 @@ class RunChanges:
         self.operations.clear()
         self.ready.clear()
         # These are rarely set; the check is cheaper than clearing them.
-        if self.effects or self.inbox or self.left_behind or self.withdrawn or self.rejected:
+        if self.effects or self.inbox or self.unread_at_close or self.withdrawn or self.rejected:
             self.effects.clear()
             self.inbox.clear()
-            self.left_behind.clear()
+            self.unread_at_close.clear()
             self.rejected.clear()
             self.withdrawn.clear()
 

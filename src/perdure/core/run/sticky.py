@@ -12,13 +12,13 @@ HIT_EXPECTED = "sticky_hit_expected"
 COLD = "cold_replay"
 
 
-def note_holder(run: Run, ctx: Context, worker_id: str, keeps_for: int | None) -> None:
+def note_sticky_worker(run: Run, ctx: Context, worker_id: str, keeps_for: int | None) -> None:
     """Note for how long the worker that completed a task caches the run, if it does."""
     held = keeps_for is not None and not run.is_closed
     run.holder = StickyWorker(worker_id, ctx.now + (keeps_for or 0)) if held else None
 
 
-def find_holder(run: Run, now: int) -> str | None:
+def find_sticky_worker(run: Run, now: int) -> str | None:
     """The worker that has the history cached, if any."""
     holder = run.holder
     return None if holder is None or holder.until <= now else holder.worker_id
@@ -26,4 +26,4 @@ def find_holder(run: Run, now: int) -> str | None:
 
 def replay_mode(run: Run, now: int, worker_id: str) -> str:
     """The replay mode that is sent to a caching worker with the next task."""
-    return HIT_EXPECTED if find_holder(run, now) == worker_id else COLD
+    return HIT_EXPECTED if find_sticky_worker(run, now) == worker_id else COLD

@@ -107,7 +107,7 @@ class Appended(Struct, frozen=True):
     """The stream, its new items, and the offset of every item of the directive."""
 
     stream: OutputStream
-    fresh: list[Item]
+    new_items: list[Item]
     offsets: list[int]
 
 
@@ -121,25 +121,25 @@ def append(
     current = stream or OutputStream(opened_at=now)
     keys = dict(known)
     offsets: list[int] = []
-    fresh: list[Item] = []
+    new_items: list[Item] = []
     for item in directive.items:
         key = item.idempotency_key
         offset = None if key is None else keys.get(key)
         if offset is None:
-            offset = current.total + len(fresh)
-            fresh.append(_encoded(item, offset, now))
+            offset = current.total + len(new_items)
+            new_items.append(_encoded(item, offset, now))
             if key is not None:
                 keys[key] = offset
         offsets.append(offset)
-    if not fresh:
+    if not new_items:
         return Appended(current, [], offsets)
     _require_open(current, directive.stream_name)
-    size = current.size_bytes + sum(len(item.data) for item in fresh)
-    _require_room(current, directive, fresh, size)
+    size = current.size_bytes + sum(len(item.data) for item in new_items)
+    _require_room(current, directive, new_items, size)
     grown = structs.replace(
-        current, total=current.total + len(fresh), size_bytes=size, last_appended_at=now
+        current, total=current.total + len(new_items), size_bytes=size, last_appended_at=now
     )
-    return Appended(grown, fresh, offsets)
+    return Appended(grown, new_items, offsets)
 
 
 def close(stream: OutputStream | None, directive: CloseStream, now: int) -> OutputStream:
@@ -173,14 +173,14 @@ def _require_open(stream: OutputStream, name: str) -> None:
 
 
 def _require_room(
-    stream: OutputStream, directive: AppendItems, fresh: Sequence[Item], size: int
+    stream: OutputStream, directive: AppendItems, new_items: Sequence[Item], size: int
 ) -> None:
     limit = min(directive.pending_max, limits.STREAM_PENDING_ITEMS_MAX)
-    is_full = stream.pending + len(fresh) > limit
+    is_full = stream.pending + len(new_items) > limit
     if is_full or size > limits.STREAM_BYTES_MAX:
         what = "items" if is_full else "bytes"
         raise StreamFull(
-            f"stream {directive.stream_name} has no room for {len(fresh)} more {what}",
+            f"stream {directive.stream_name} has no room for {len(new_items)} more {what}",
             stream_name=directive.stream_name,
             pending_items=stream.pending,
             max_pending_items=limit,

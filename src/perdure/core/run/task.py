@@ -35,7 +35,7 @@ from perdure.core.run.state import (
 )
 from perdure.core.run.status import RunStatus
 from perdure.core.run.stop_details import stop_details
-from perdure.core.run.trace import forget_links
+from perdure.core.run.trace import drop_links
 
 APPROVED = "approved"
 REJECTED = "rejected"
@@ -252,7 +252,7 @@ def finish_task(run: Run, task: WorkflowTask, outcome: str) -> TaskReceipt:
     receipt = TaskReceipt(task.number, task.attempt, task.lease.owner, outcome, [])
     run.last_task = receipt
     run.task = None
-    forget_links(run, task)
+    drop_links(run, task)
     return receipt
 
 

@@ -13,7 +13,7 @@ def link_command(run: Run, command: Signal | Update) -> None:
         del run.links[:-TRACE_LINKS_MAX]
 
 
-def forget_links(run: Run, task: WorkflowTask) -> None:
+def drop_links(run: Run, task: WorkflowTask) -> None:
     """Drop the links of a finished task."""
     if run.links and task.kind is not TaskKind.VALIDATION:
         run.links = []

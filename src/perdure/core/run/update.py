@@ -98,7 +98,7 @@ def finish_update(run: Run, ctx: Context, outcome: UpdateOutcome, *, wake: bool)
 def refuse(run: Run, position: int, update: Update, refusal: Refusal) -> None:
     """Drop an update that was not accepted. Its callers get the refusal; history has no event."""
     task = run.task
-    if task is not None and judged_update(run) is update:
+    if task is not None and update_in_validation(run) is update:
         if task.state is TaskState.READY:
             withdraw(run, WORKFLOW_TASK)
         run.task = None
@@ -116,11 +116,11 @@ def expire_validations(run: Run, ctx: Context) -> None:
         and message.validate_by <= ctx.now
     ]
     for position, update in late:
-        refuse(run, position, update, _lateness(run, update))
+        refuse(run, position, update, _timeout_refusal(run, update))
 
 
-def _lateness(run: Run, update: Update) -> Refusal:
-    task = run.task if judged_update(run) is update else None
+def _timeout_refusal(run: Run, update: Update) -> Refusal:
+    task = run.task if update_in_validation(run) is update else None
     if task is None or task.attempt == 0:
         return Refusal(NOT_CLAIMED, f"no worker has taken the validation of update {update.name}")
     if task.lease is None:
@@ -129,7 +129,7 @@ def _lateness(run: Run, update: Update) -> Refusal:
     return Refusal(OUT_OF_TIME, f"worker {owner} did not validate update {update.name} in time")
 
 
-def judged_update(run: Run) -> Update | None:
+def update_in_validation(run: Run) -> Update | None:
     """The update that the run's task asks a worker to validate."""
     task = run.task
     if task is None or task.kind is not TaskKind.VALIDATION:

@@ -15,10 +15,16 @@ from perdure.core.run.inbox import Refusal, Update
 from perdure.core.run.settle import settle
 from perdure.core.run.state import Run, TaskKind, WorkflowTask
 from perdure.core.run.task import APPROVED, REJECTED, find_receipt, finish_task
-from perdure.core.run.update import accept, judged_update, leave_inbox, oldest_position, refuse
+from perdure.core.run.update import (
+    accept,
+    leave_inbox,
+    oldest_position,
+    refuse,
+    update_in_validation,
+)
 
 
-class Judged(Struct, frozen=True):
+class VerdictResult(Struct, frozen=True):
     """The result of a verdict; `update` is none if the verdict is a repeat.
 
     `is_new`: the update's callers have not been informed of its acceptance before.
@@ -29,12 +35,12 @@ class Judged(Struct, frozen=True):
     is_new: bool = False
 
 
-def approve_update(run: Run, ctx: Context, report: TaskReport) -> Judged:
+def approve_update(run: Run, ctx: Context, report: TaskReport) -> VerdictResult:
     """Accept the update at once."""
     task = _require_task(run, ctx, report, APPROVED)
     if task is None:
-        return Judged(APPROVED, None)
-    update = judged_update(run)
+        return VerdictResult(APPROVED, None)
+    update = update_in_validation(run)
     assert update is not None
     finish_task(run, task, APPROVED)
     leave_inbox(run, oldest_position(run))
@@ -44,21 +50,21 @@ def approve_update(run: Run, ctx: Context, report: TaskReport) -> Judged:
         update.accepted_at = ctx.now
     accept(run, ctx, update)
     settle(run, ctx)
-    return Judged(APPROVED, update, is_new)
+    return VerdictResult(APPROVED, update, is_new)
 
 
-def reject_update(run: Run, ctx: Context, report: TaskReport, refusal: Refusal) -> Judged:
+def reject_update(run: Run, ctx: Context, report: TaskReport, refusal: Refusal) -> VerdictResult:
     """Refuse an update whose validator refused it or could not run. History has no event."""
     task = _require_task(run, ctx, report, REJECTED)
     if task is None:
-        return Judged(REJECTED, None)
-    update = judged_update(run)
+        return VerdictResult(REJECTED, None)
+    update = update_in_validation(run)
     assert update is not None
     position = oldest_position(run)
     finish_task(run, task, REJECTED)
     refuse(run, position, update, refusal)
     settle(run, ctx)
-    return Judged(REJECTED, update)
+    return VerdictResult(REJECTED, update)
 
 
 def _require_task(run: Run, ctx: Context, report: TaskReport, verdict: str) -> WorkflowTask | None:

@@ -13,7 +13,7 @@ from perdure.core.maps import whole_body
 from perdure.core.run.completion import TaskReport
 from perdure.core.run.inbox import Refusal
 from perdure.core.run.state import parse_task_id
-from perdure.core.run.validation import Judged
+from perdure.core.run.validation import VerdictResult
 from perdure.dispatch.delivery import ValidationDelivery
 from perdure.dispatch.update_waiters import UpdateWaiters
 from perdure.engine.beat import Engine
@@ -287,7 +287,7 @@ class Updates:
         body: bodies.ValidationLease,
         operation: ApproveUpdate | RejectUpdate,
     ) -> Response:
-        judged: Judged = await self._engine.submit(operation)
+        judged: VerdictResult = await self._engine.submit(operation)
         return self._worker.answer(
             200,
             {

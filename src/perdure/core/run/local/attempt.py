@@ -103,13 +103,13 @@ def end_attempt(
 ) -> Ended:
     """Accept the outcome of an attempt. If it is retried, the lease is released."""
     claim = Claim(report.number, report.attempt, report.owner)
-    known = None
+    earlier = None
     if run.answers is not None and run.answers.claim == claim:
-        known = run.answers.ends.get(attempt_id)
-    if known is not None and not known.recovered:
-        if (known.event_type == "ActivityCompleted") is not (outcome.failure is None):
+        earlier = run.answers.ends.get(attempt_id)
+    if earlier is not None and not earlier.recovered:
+        if (earlier.event_type == "ActivityCompleted") is not (outcome.failure is None):
             raise StaleAttempt(f"attempt {attempt_id} has ended with another outcome")
-        return Ended(known, duplicate=True)
+        return Ended(earlier, duplicate=True)
     task, local = _require_attempt(run, ctx, report, attempt_id)
     if local.fenced:
         raise CancellationRequested("the code is asked to cancel itself")

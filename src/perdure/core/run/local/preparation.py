@@ -90,9 +90,9 @@ def checkpoint(
     commands: Sequence[Command],
 ) -> Checkpointed:
     """Commit what the code did before a local activity."""
-    known = find_checkpoint(run, report, checkpoint_id)
-    if known is not None:
-        return known
+    earlier = find_checkpoint(run, report, checkpoint_id)
+    if earlier is not None:
+        return earlier
     task = require_claim(run, ctx, report)
     if not all(isinstance(command, PREFIX) for command in commands):
         raise InvalidCommands("only markers and upserts can be committed before a task ends")
@@ -117,9 +117,9 @@ def checkpoint_group(
     commands: Sequence[Command | PrepareLocalActivity],
 ) -> Checkpointed:
     """Open a group with local activities in it, all its members at once."""
-    known = find_checkpoint(run, report, checkpoint_id)
-    if known is not None:
-        return known
+    earlier = find_checkpoint(run, report, checkpoint_id)
+    if earlier is not None:
+        return earlier
     task = require_claim(run, ctx, report)
     _check_group(commands, start)
     _require_next(run, start)
@@ -192,9 +192,9 @@ def recover(
     claim = Claim(report.number, report.attempt, report.owner)
     if run.answers is not None and run.answers.claim == claim:
         ends = run.answers.ends.values()
-        known = next((e for e in ends if e.recovered and e.sequence == sequence), None)
-        if known is not None:
-            return Ended(known, duplicate=True)
+        earlier = next((e for e in ends if e.recovered and e.sequence == sequence), None)
+        if earlier is not None:
+            return Ended(earlier, duplicate=True)
     task = require_claim(run, ctx, report)
     local = _find_local(run, sequence, command)
     if local is None or local.state is not TaskState.LEASED or local.claim == claim:
@@ -260,8 +260,8 @@ def find_checkpoint(run: Run, report: TaskReport, checkpoint_id: str) -> Checkpo
     claim = Claim(report.number, report.attempt, report.owner)
     if run.answers is None or run.answers.claim != claim:
         return None
-    known = run.answers.checkpoints.get(checkpoint_id)
-    return None if known is None else Checkpointed(known, duplicate=True)
+    earlier = run.answers.checkpoints.get(checkpoint_id)
+    return None if earlier is None else Checkpointed(earlier, duplicate=True)
 
 
 def _keep_checkpoint(
