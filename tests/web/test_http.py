@@ -24,6 +24,20 @@ def test_a_connection_serves_one_request_after_another(floor: Floor) -> None:
         assert "connection" not in answer.headers
 
 
+def test_answers_of_every_size_have_their_length(floor: Floor) -> None:
+    stream = floor.connect()
+    sizes = list[int]()
+
+    for number in range(3_800, 4_096):
+        stream.send(request(body=b"x" * number))
+        answer = stream.read_answer()
+        assert answer.ok()["body"] == "x" * number
+        sizes.append(int(answer.headers["content-length"]))
+
+    assert sizes == list(range(sizes[0], sizes[0] + 296))
+    assert sizes[0] < 4_096 < sizes[-1], "lengths up to 4,095 are prepared, others are not"
+
+
 def test_a_handler_may_let_the_loop_turn(floor: Floor) -> None:
     stream = floor.connect()
     stream.send(request("/turning", method="GET"))
