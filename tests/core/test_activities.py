@@ -394,7 +394,7 @@ def test_a_time_out_uses_the_retry_policy(story: Story, run: Run, kind: str) -> 
 
 
 def test_waiting_in_vain_for_a_worker_uses_up_an_attempt(story: Story, run: Run) -> None:
-    """Without that an activity that nobody takes was retried for ever under any policy."""
+    """Otherwise an activity that no worker takes would be retried for ever under any policy."""
     story.work(run, activity(retry=retries(3), schedule_to_start=30))
 
     story.later(seconds=300)
@@ -523,10 +523,10 @@ def test_renewing_is_no_sign_of_progress(story: Story, run: Run) -> None:
     assert story.last(run)["timeout_kind"] == "heartbeat"
 
 
-# Leases that nobody saw --------------------------------------------------------------------------
+# Leases that were not delivered ------------------------------------------------------------------
 
 
-def test_a_lease_that_nobody_saw_is_no_attempt(story: Story, run: Run) -> None:
+def test_a_lease_that_was_not_delivered_is_no_attempt(story: Story, run: Run) -> None:
     story.work(run, activity(retry=retries(2)))
     story.lease_activity(run, 1, "w1")
     unseen = ref_of(run, 1)
@@ -545,7 +545,7 @@ def test_a_lease_that_nobody_saw_is_no_attempt(story: Story, run: Run) -> None:
     assert story.last(run, "ActivityFailed")["attempt_number"] == 2
 
 
-def test_a_lease_that_somebody_may_have_seen_is_an_attempt(story: Story, run: Run) -> None:
+def test_a_lease_that_may_have_been_delivered_is_an_attempt(story: Story, run: Run) -> None:
     story.work(run, activity())
     story.lease_activity(run, 1, "w1")
     story.decide(ReleaseActivity(ref_of(run, 1), was_seen=True))

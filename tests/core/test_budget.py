@@ -1,4 +1,4 @@
-"""How near a run is to its bounds, and when its code hears that it should continue as new."""
+"""How near a run is to its bounds, and when its code is advised to continue as new."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_thresholds_and_the_warning_can_be_chosen() -> None:
 
 
 def test_code_is_told_to_continue_before_its_history_is_at_its_end() -> None:
-    """Whoever lowers the bound of histories and forgets the threshold shall not lose runs by it."""
+    """An operator who lowers only the bound of histories does not lose runs by it."""
     budget = HistoryBudget(Bounds(history_events_max=1_000))
 
     assert budget.of(HistorySize(639, 0, 0)).pressure is Pressure.OK

@@ -44,8 +44,8 @@ DELIVERED = "CooperativeCancellationDelivered"
 REQUESTED = "CooperativeCancellationRequested"
 
 
-def standing(story: Story, *commands: Command) -> Run:
-    """A run that was asked to cancel while its code stands at these commands."""
+def waiting_run(story: Story, *commands: Command) -> Run:
+    """A run that was asked to cancel itself while its code waits at these commands."""
     run = story.start()
     if commands:
         story.work(run, *commands)
@@ -174,7 +174,7 @@ def test_a_request_that_was_not_delivered_goes_on_with_the_chain(story: Story) -
     assert [entry["workflow_run_id"] for entry in lineage] == [successor.run_id]
 
 
-def test_input_that_nobody_has_read_is_read_first(story: Story) -> None:
+def test_plain_input_is_read_before_the_request_is_recorded(story: Story) -> None:
     run = story.start(plain=b'["a"]')
     story.request_cancellation(run)
     assert story.types(run) == ["StartAccepted", "WorkflowStarted"]
@@ -203,7 +203,7 @@ def test_input_that_nobody_has_read_is_read_first(story: Story) -> None:
 def test_the_code_is_interrupted_where_it_stands(
     story: Story, commands: list[Command], kind: str, event_types: list[str]
 ) -> None:
-    run = standing(story, *commands)
+    run = waiting_run(story, *commands)
     before = run.history_count
 
     assert story.deliver_cancellation(run, kind, 1).waiting is None
@@ -218,7 +218,7 @@ def test_the_code_is_interrupted_where_it_stands(
 
 
 def test_a_delivery_says_where_and_takes_the_numbers_of_its_call(story: Story) -> None:
-    run = standing(story)
+    run = waiting_run(story)
     story.deliver_cancellation(run, "parallel", 1, span=7)
 
     assert run.cancellation is not None
@@ -236,7 +236,7 @@ def test_a_delivery_says_where_and_takes_the_numbers_of_its_call(story: Story) -
 
 
 def test_repeating_a_delivery_changes_nothing_and_another_call_is_refused(story: Story) -> None:
-    run = standing(story, timer(3600))
+    run = waiting_run(story, timer(3600))
     first = story.deliver_cancellation(run, "timer", 1)
     with story.unchanged():
         assert story.deliver_cancellation(run, "timer", 1) == first
@@ -267,7 +267,7 @@ def test_a_wait_that_was_opened_again_is_interrupted_at_its_last_opening(story: 
 
 def test_a_wait_that_the_code_has_passed_is_satisfied_before_the_next_call(story: Story) -> None:
     """Behind a shield the code passes its wait, and is interrupted at the call that follows."""
-    run = standing(story, condition())
+    run = waiting_run(story, condition())
     story.deliver_cancellation(run, "timer", 2)
     assert story.types(run)[-2:] == ["ConditionWaitSatisfied", DELIVERED]
 
@@ -426,7 +426,7 @@ def test_a_loser_that_ended_before_the_request_is_not_interrupted(story: Story) 
 def test_a_call_at_which_the_code_cannot_stand_is_refused(
     story: Story, call: dict[str, Any]
 ) -> None:
-    run = standing(story, timer(3600))
+    run = waiting_run(story, timer(3600))
     with story.refused(InvalidCancellationBoundary):
         story.deliver_cancellation(run, **call)
 
@@ -476,10 +476,10 @@ def test_an_update_is_no_place_to_deliver(story: Story) -> None:
         story.deliver_cancellation(run, "condition", 1)
 
 
-# Work that is let go ------------------------------------------------------------------------------
+# Work that is stopped or detached -----------------------------------------------------------------
 
 
-def test_whoever_runs_a_cancelled_activity_is_told_and_says_when_it_stopped(story: Story) -> None:
+def test_the_worker_of_a_cancelled_activity_is_informed_and_confirms_the_stop(story: Story) -> None:
     run = story.start()
     story.work(run, activity(retry=retries(5)))
     story.lease_activity(run, 1, "w7")
@@ -560,7 +560,7 @@ def test_an_activity_that_is_waited_for_has_no_further_attempt(
     assert run.task is not None
 
 
-def test_an_abandoned_activity_goes_on_and_wakes_nobody(story: Story) -> None:
+def test_an_abandoned_activity_continues_and_wakes_no_worker(story: Story) -> None:
     policy = {"cancellation_policy": "abandon", "schedule_to_close": 600}
     run = story.start()
     story.work(run, activity(**policy))  # type: ignore[arg-type]  # a time-out among them
@@ -579,7 +579,7 @@ def test_an_abandoned_activity_goes_on_and_wakes_nobody(story: Story) -> None:
 
 
 def test_the_request_reaches_a_child_with_the_budget_of_its_parent(story: Story) -> None:
-    run = standing(story, child(cancellation_policy="try_cancel"))
+    run = waiting_run(story, child(cancellation_policy="try_cancel"))
     started = story.child_of(run, 1)
     story.deliver_cancellation(run, "child", 1)
 
@@ -593,7 +593,9 @@ def test_the_request_reaches_a_child_with_the_budget_of_its_parent(story: Story)
 
 
 def test_the_code_may_wait_until_a_child_has_tidied_up(story: Story) -> None:
-    run = standing(story, *in_selection({"child": child(cancellation_policy=WAIT), "t": timer(9)}))
+    run = waiting_run(
+        story, *in_selection({"child": child(cancellation_policy=WAIT), "t": timer(9)})
+    )
     started = story.child_of(run, 1)
 
     told = story.deliver_cancellation(run, "parallel", 1, span=2)
@@ -622,7 +624,7 @@ def test_a_parent_may_ask_its_children_to_cancel_when_it_closes(story: Story) ->
 
 
 def test_a_request_that_the_code_does_not_catch_cancels_the_run(story: Story) -> None:
-    run = standing(story, timer(3600))
+    run = waiting_run(story, timer(3600))
     story.deliver_cancellation(run, "timer", 1)
     story.complete(run, fail_run(exception_type="WorkflowCancelled"))
 
@@ -642,7 +644,7 @@ def test_a_failure_that_only_looks_like_a_cancellation_is_one(story: Story) -> N
 def test_the_deadline_of_the_clean_up_ends_the_run_and_is_its_cause(
     story: Story, delivered: bool
 ) -> None:
-    run = standing(story, activity())
+    run = waiting_run(story, activity())
     if delivered:
         story.deliver_cancellation(run, "activity", 1)
     asked = run.cancellation
@@ -661,7 +663,7 @@ def test_the_deadline_of_the_clean_up_ends_the_run_and_is_its_cause(
 
 
 def test_a_run_that_only_waits_is_ended_by_its_deadline(story: Story) -> None:
-    run = standing(story, timer(3600))
+    run = waiting_run(story, timer(3600))
     story.deliver_cancellation(run, "timer", 1)
     story.complete(run, condition())
     cause = next_cause(run)

@@ -353,7 +353,7 @@ def test_a_child_that_ended_is_left_alone(story: Story, run: Run) -> None:
 def test_a_child_that_ended_while_its_parent_was_replayed_is_left_alone(
     story: Story, run: Run
 ) -> None:
-    """Its outcome waits for the replay to end; the policy finds nobody to close."""
+    """Its outcome waits for the replay to end; the policy finds no child to close."""
     story.work(run, child(policy="terminate"), condition("done"))
     story.signal(run)
     story.lease(run)

@@ -1,4 +1,4 @@
-"""Closing: what is written last, what is let go, and what the next run of a chain inherits."""
+"""Closing: what is written last, what is dropped, and what the next run of a chain inherits."""
 
 from collections.abc import Callable
 
@@ -257,7 +257,7 @@ def test_a_continued_run_may_change_its_type_queue_and_arguments(story: Story, r
     assert story.last(successor)["input"] == msgspec.json.decode(RESULT)
 
 
-def test_signals_that_nobody_saw_go_to_the_next_run_in_their_order(story: Story, run: Run) -> None:
+def test_unseen_signals_go_to_the_next_run_in_their_order(story: Story, run: Run) -> None:
     story.work(run, condition("gate"))
     for name in ("seen", "a", "b"):
         story.signal(run, name)

@@ -298,7 +298,7 @@ GATE = condition("gate", timeout=30)
 
 @pytest.fixture
 def overtaken(story: Story, run: Run) -> Run:
-    """Its code stands at a condition, and a loser that it left running has begun since."""
+    """Its code waits for a condition, and a loser that it left running has begun since."""
     _leave_loser(story, run)
     story.lease_activity(run, 2)
     return run
@@ -459,7 +459,7 @@ def test_a_condition_that_has_no_name_is_not_opened_twice_from_here(story: Story
     assert _opened(story, run) == [3]
 
 
-def test_code_cannot_have_advanced_that_nobody_sent_anything(story: Story, run: Run) -> None:
+def test_code_that_received_nothing_cannot_have_advanced(story: Story, run: Run) -> None:
     """Letting go of a loser brings the code back to a condition that is as it was."""
     select = in_selection({"clock": timer(1), "slow": activity()})
     story.work(run, *select)

@@ -148,7 +148,7 @@ def _without(commands: Sequence[Command], index: int) -> list[Command]:
 def test_a_group_that_is_not_complete_is_refused(
     story: Story, run: Run, kind: str, missing: int
 ) -> None:
-    """Its run would wait for ever for a member that nobody opened."""
+    """Its run would wait for ever for a member that was not opened."""
     leaves: list[Authored] = [activity("a"), activity("b"), activity("c")]
     commands = in_parallel(*leaves) if kind == "a list" else in_selection(dict(enumerate(leaves)))
     story.lease(run)

@@ -104,7 +104,7 @@ def opened(event_payload: dict[str, Any]) -> dict[str, Any]:
 
 
 def messages(story: Story, run: Run) -> list[tuple[str, int]]:
-    """What history tells of streams: ids and positions, and cursors as `cursor` and position."""
+    """What history records of streams: ids and positions, and cursors as `cursor` and position."""
     told = [
         opened(e.payload)
         for e in story.history(run)
@@ -193,7 +193,7 @@ def test_messages_are_handed_over_one_wake_up_at_a_time(story: Story, run: Run) 
     assert messages(story, run) == [("a", 1), ("b", 2)]
 
 
-def test_beside_other_work_messages_are_recorded_and_wake_nobody(story: Story, run: Run) -> None:
+def test_beside_other_work_messages_are_recorded_and_wake_no_worker(story: Story, run: Run) -> None:
     work(story, run, activity())
     send(story, run, "a")
     send(story, run, "b")
@@ -233,7 +233,9 @@ def test_a_cursor_never_goes_back(story: Story, run: Run) -> None:
 
 
 @pytest.mark.parametrize("read", [{"orders": 2}, {"nobody": 1}])
-def test_nobody_reads_what_nobody_sent(story: Story, run: Run, read: dict[str, int]) -> None:
+def test_a_cursor_beyond_the_last_message_is_refused(
+    story: Story, run: Run, read: dict[str, int]
+) -> None:
     send(story, run, "a")
     story.lease(run)
 
@@ -292,7 +294,7 @@ def test_the_next_run_begins_where_the_code_stopped_reading(story: Story, run: R
     assert (run.inbox, run.unread) == ({}, {})
 
 
-def test_a_stream_that_nobody_read_has_no_cursor_in_the_next_run(story: Story, run: Run) -> None:
+def test_an_unread_stream_has_no_cursor_in_the_next_run(story: Story, run: Run) -> None:
     send(story, run, "a")
     work(story, run, continue_as_new())
     following = story.runs[cast(str, run.continued_to_run_id)]
@@ -317,7 +319,7 @@ def test_a_child_that_is_tried_again_keeps_its_messages(story: Story, run: Run) 
     assert send(story, again, "c").position == 3
 
 
-def test_a_message_that_nobody_was_shown_is_rejected_by_the_close(story: Story, run: Run) -> None:
+def test_an_undelivered_message_is_rejected_by_the_close(story: Story, run: Run) -> None:
     story.lease(run)
     sent = send(story, run, "a")
     story.complete(run, complete_run())
@@ -343,7 +345,7 @@ def test_a_child_that_is_tried_again_has_accepted_what_it_rejected(story: Story,
 # Bounds -----------------------------------------------------------------------------------------
 
 
-def test_messages_that_nobody_reads_come_to_an_end(
+def test_the_number_of_unread_messages_has_a_bound(
     story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PENDING_MESSAGES_MAX", 3)
@@ -357,7 +359,7 @@ def test_messages_that_nobody_reads_come_to_an_end(
     story.signal(run, "still")
 
 
-def test_messages_that_nobody_reads_have_a_bound_of_bytes(
+def test_the_bytes_of_unread_messages_have_a_bound(
     story: Story, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PENDING_MESSAGES_BYTES_MAX", 2 * len(ARGUMENTS))

@@ -148,11 +148,11 @@ def worker(story: Story, run: Run) -> Preparing:
     return Preparing(story, run)
 
 
-def told(story: Story, run: Run) -> list[tuple[str, int | None]]:
+def event_numbers(story: Story, run: Run) -> list[tuple[str, int | None]]:
     return story.numbered(run, after=2)
 
 
-# Leave ------------------------------------------------------------------------------------------
+# Permission -----------------------------------------------------------------------------------
 
 
 def test_everything_is_in_history_before_the_task_ends(
@@ -161,7 +161,7 @@ def test_everything_is_in_history_before_the_task_ends(
     worker.checkpoint(1, side_effect())
     begun = worker.prepare(2)
     worker.complete(begun.attempt_id)
-    assert told(story, run) == [
+    assert event_numbers(story, run) == [
         ("SideEffectRecorded", 1),
         ("ActivityScheduled", 2),
         ("ActivityStarted", 2),
@@ -364,7 +364,7 @@ def test_a_time_out_that_finds_no_worker_renames_the_task(
 def test_a_task_that_came_too_early_is_taken_back(
     story: Story, run: Run, worker: Preparing
 ) -> None:
-    """The worker is gone, its attempt runs out of time, and the next one is not due yet."""
+    """The worker is lost, its attempt times out, and the next one is not due yet."""
     command = local(start_to_close=LEASE + 5, retry=retries(2, 30))
     worker.prepare(1, command)
     story.later(seconds=LEASE)
@@ -408,7 +408,7 @@ def test_a_list_is_opened_at_once_and_ends_with_its_last_member(
     worker.complete(second.attempt_id)
     worker.complete(first.attempt_id)
     story.complete(run, report=worker.report)
-    assert [n for t, n in told(story, run) if t == "ActivityCompleted"] == [3, 1, 2]
+    assert [n for t, n in event_numbers(story, run) if t == "ActivityCompleted"] == [3, 1, 2]
     assert run.groups == {}
     story.work(run, complete_run())
 
@@ -432,7 +432,7 @@ def test_a_retry_in_a_list_loses_the_others_and_they_are_tried_again_together(
     story.complete(run, complete_run(), report=worker.report)
 
 
-def test_a_time_out_in_a_list_leaves_somebody_to_go_on_with_the_rest(
+def test_after_a_time_out_in_a_group_a_worker_continues_the_rest(
     story: Story, run: Run, worker: Preparing
 ) -> None:
     worker.open_list(1, local(start_to_close=5), local("other"))
@@ -559,9 +559,9 @@ def test_a_wait_that_is_opened_again_keeps_its_number_for_workers_that_count_cal
     with story.refused(PreparedLocalConflict):
         worker.prepare(5)
     worker.prepare(2)
-    waits = [n for t, n in told(story, run) if t.startswith("ConditionWait")]
+    waits = [n for t, n in event_numbers(story, run) if t.startswith("ConditionWait")]
     assert waits == [1, 1, 1, 1], "three openings and their end"
-    assert told(story, run)[-1] == ("ActivityStarted", 2)
+    assert event_numbers(story, run)[-1] == ("ActivityStarted", 2)
 
 
 def test_an_opening_for_a_message_keeps_the_number_as_well(story: Story, run: Run) -> None:
@@ -572,7 +572,7 @@ def test_an_opening_for_a_message_keeps_the_number_as_well(story: Story, run: Ru
     story.complete(run, condition())
     story.lease_activity(run, 2)
     story.signal(run)
-    assert told(story, run)[-3:] == [
+    assert event_numbers(story, run)[-3:] == [
         ("ActivityStarted", 2),
         ("ConditionWaitOpened", 3),
         ("SignalReceived", None),
@@ -580,7 +580,7 @@ def test_an_opening_for_a_message_keeps_the_number_as_well(story: Story, run: Ru
     worker = Preparing(story, run)
     story.complete(run, report=worker.report)
     story.request_cancellation(run)
-    assert told(story, run)[-3:] == [
+    assert event_numbers(story, run)[-3:] == [
         ("TimerCancelled", 3),
         ("ConditionWaitOpened", 4),
         ("CooperativeCancellationRequested", None),
@@ -595,7 +595,7 @@ def test_the_worker_knows_how_many_calls_there_were(story: Story, run: Run, sequ
     """
     worker = reopened(story, run, 3)
     worker.checkpoint(sequence, side_effect())
-    assert told(story, run)[-1] == ("SideEffectRecorded", sequence)
+    assert event_numbers(story, run)[-1] == ("SideEffectRecorded", sequence)
     with story.refused(PreparedLocalConflict):
         worker.prepare(sequence)
     worker.prepare(sequence + 1)
@@ -612,7 +612,7 @@ def test_a_request_finds_a_wait_that_was_opened_again_at_a_number_of_its_own(
     story.complete(run, condition(timeout=600))
     fire_at = run.operations[1].fire_at  # type: ignore[union-attr]
     story.request_cancellation(run)
-    assert told(story, run)[-4:] == [
+    assert event_numbers(story, run)[-4:] == [
         ("TimerCancelled", 1),
         ("ConditionWaitOpened", 2),
         ("TimerScheduled", 2),
@@ -622,7 +622,7 @@ def test_a_request_finds_a_wait_that_was_opened_again_at_a_number_of_its_own(
     worker = Preparing(story, run)
     story.deliver_cancellation(run, "condition", 2, report=worker.report)
     story.complete(run, timer(), report=worker.report)
-    assert told(story, run)[-1] == ("TimerScheduled", 3)
+    assert event_numbers(story, run)[-1] == ("TimerScheduled", 3)
 
 
 @pytest.mark.parametrize("sequence", [4, 5])
@@ -641,7 +641,7 @@ def test_the_worker_knows_the_number_of_its_wait_for_a_loser(
     story.deliver_cancellation(
         run, "selection_handle", sequence, operation=(1, 1), report=worker.report
     )
-    assert told(story, run)[-1] == ("CooperativeCancellationDelivered", sequence)
+    assert event_numbers(story, run)[-1] == ("CooperativeCancellationDelivered", sequence)
     assert run.next_sequence == sequence + 1
 
 
@@ -653,7 +653,7 @@ def test_a_request_during_a_task_leaves_a_reopened_wait_alone_until_the_code_has
     with story.refused(InvalidCancellationBoundary):
         story.deliver_cancellation(run, "condition", 1, report=worker.report)
     story.deliver_cancellation(run, "local_activity", 3, report=worker.report)
-    assert told(story, run)[-3:] == [
+    assert event_numbers(story, run)[-3:] == [
         ("ConditionWaitSatisfied", 1),
         ("CooperativeCancellationRequested", None),
         ("CooperativeCancellationDelivered", 3),

@@ -39,7 +39,7 @@ def ctx(now: int = 1_000 * SECOND) -> Context:
 
 
 def a_run(now: int = 1_000 * SECOND, **members: Any) -> Run:
-    """A push run that stands still."""
+    """A push run that is paused."""
     start = PushStart(
         namespace="default",
         app="shop",
@@ -158,7 +158,7 @@ def test_the_first_decision_stands(status: Any) -> None:
             decided(after, other, 9)
 
 
-def test_what_nobody_wants_any_more_cannot_be_decided() -> None:
+def test_an_approval_that_is_no_longer_needed_cannot_be_decided() -> None:
     _, asked = asking(a_run())
 
     with pytest.raises(ApprovalNotPending):

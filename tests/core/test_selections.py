@@ -1,4 +1,4 @@
-"""Durable selections: the first member wins, the others run on until they end or are let go."""
+"""Durable selections: the first member wins, the others run on until they end or are cancelled."""
 
 from collections.abc import Mapping
 
@@ -165,7 +165,7 @@ def test_a_list_that_lost_wakes_the_run_with_its_first_failed_leaf(story: Story,
 
 
 def test_of_two_members_that_are_due_the_earlier_one_wins(story: Story, run: Run) -> None:
-    """Nobody looked in between, as when the server was away."""
+    """Nothing ran in between, as when the server was down."""
     story.work(run, *in_selection({"late": timer(30), "early": timer(10)}))
 
     story.clock.jump(seconds=60)
@@ -292,7 +292,7 @@ def test_a_cancel_takes_no_number(story: Story, run: Run) -> None:
     ]
 
 
-def test_a_repeated_cancel_does_nothing_and_wakes_nobody(story: Story, run: Run) -> None:
+def test_a_repeated_cancel_does_nothing_and_wakes_no_worker(story: Story, run: Run) -> None:
     """Every later replay sends it again; waking would never end."""
     _decided(story, run, {"slow": activity(), "other": timer(60)})
     command = cancel_member(run, "slow")
@@ -339,7 +339,7 @@ def test_the_worker_of_a_cancelled_activity_is_told_to_stop(story: Story, run: R
 
 
 def test_cancelling_a_child_cancels_its_run(story: Story, run: Run) -> None:
-    """The code gets a cancellation error; nobody would wait for the child any more."""
+    """The code gets a cancellation error and no longer waits for the child."""
     _decided(story, run, {"slow": child()})
     started = story.child_of(run, 2)
 
@@ -420,7 +420,7 @@ def test_results_of_a_cancelled_list_are_recorded_before_it_is_cancelled(
 def test_a_list_with_a_failed_leaf_has_ended_and_is_not_cancelled(
     story: Story, run: Run, seen: bool
 ) -> None:
-    """The code has its failure, or gets it; a marker would tell every replay something else."""
+    """The code has its failure, or gets it; with a marker every replay would differ."""
     _decided(story, run, {"pair": [activity("a"), activity("b")]})
     command = cancel_member(run, "pair")
     if seen:
@@ -500,7 +500,7 @@ def test_a_list_after_a_selection_is_an_ordinary_group(story: Story, run: Run) -
 def test_a_timer_beside_a_condition_says_that_it_is_none_of_its_own(
     story: Story, run: Run, alone: bool
 ) -> None:
-    """SDKs of 2.x guess the owner of a timer by its length if its kind is not told."""
+    """SDKs of 2.x guess the owner of a timer by its length if its kind is absent."""
     member: Member = timer(5) if alone else [timer(5), activity()]
     story.work(run, *in_selection({"answer": condition(timeout=5), "alarm": member}))
 

@@ -215,7 +215,7 @@ def test_signals_and_updates_are_handed_over_one_by_one_in_their_order(
 
 
 def test_an_update_steps_back_when_the_code_can_go_on(story: Story, run: Run) -> None:
-    """Its handler shall see what every later replay will show it."""
+    """Its handler sees what every later replay will show it."""
     story.work(run, timer(60))
     sent = story.update(run)
     assert _kind(run) is TaskKind.UPDATE
@@ -362,7 +362,7 @@ def test_a_failed_task_comes_again_for_the_same_update(story: Story, run: Run) -
 
 
 def test_waiting_for_history_is_no_answer_to_an_update(story: Story, run: Run) -> None:
-    """Taken for one, it would leave an update that nobody is ever asked about again."""
+    """Taken for one, it would leave an update that is never handed to a worker again."""
     story.work(run, condition())
     story.update(run)
     story.lease(run)

@@ -131,7 +131,7 @@ def test_history_stands_still_while_a_validator_looks_at_it(story: Story) -> Non
     assert _kind(run) is TaskKind.UPDATE
 
 
-def test_a_validation_that_nobody_has_steps_back_for_the_code(story: Story) -> None:
+def test_a_validation_without_a_lease_is_replaced_by_a_task_for_the_code(story: Story) -> None:
     run = story.start()
     story.work(run, timer(5))
     _ask(story, run)
@@ -243,7 +243,7 @@ def test_a_validation_whose_worker_is_silent_goes_to_another(story: Story, run: 
     assert _kind(run) is TaskKind.UPDATE
 
 
-def test_what_nobody_takes_is_refused_in_time(story: Story, run: Run) -> None:
+def test_a_validation_that_no_worker_takes_is_refused_in_time(story: Story, run: Run) -> None:
     update_id = _ask(story, run)
     story.signal(run, "behind")
 
@@ -341,13 +341,13 @@ def _of_build(build_id: str) -> Worker:
     return told
 
 
-def _untold() -> Worker:
+def _without_report() -> Worker:
     told = worker("old")
     told.workflow_types = ["order"]
     return told
 
 
-def test_what_the_last_worker_told_stands_when_nobody_is_there(story: Story, run: Run) -> None:
+def test_without_workers_the_report_of_the_last_one_is_used(story: Story, run: Run) -> None:
     _seen_by_a_validator(story, run)
 
     with story.refused(UpdateValidatorUnavailable) as refusal:
@@ -374,7 +374,7 @@ def test_workers_that_do_not_tell_cannot_stand_in(story: Story, run: Run) -> Non
     _seen_by_a_validator(story, run)
 
     with story.refused(UpdateValidatorIncompatible):
-        story.update(run, "add", workers=[_untold()])
+        story.update(run, "add", workers=[_without_report()])
 
 
 def test_a_run_of_one_build_is_judged_by_no_other(story: Story) -> None:
@@ -425,12 +425,12 @@ def test_an_update_that_came_before_every_worker_keeps_its_answer(story: Story) 
     assert story.update(run, "add", request_id="r", digest="d-n").update_id == sent.update_id
 
 
-def test_an_update_that_nobody_named_is_unknown(story: Story, run: Run) -> None:
+def test_an_update_that_no_worker_reports_is_unknown(story: Story, run: Run) -> None:
     with story.refused(UpdateRejected) as refusal:
         story.update(run, "subtract", workers=[validator()])
     assert refusal.value.details["rejection_reason"] == "unknown_update"
 
-    story.update(run, "subtract", workers=[validator(), _untold()])
+    story.update(run, "subtract", workers=[validator(), _without_report()])
 
 
 # Why it is not moving ---------------------------------------------------------------------------

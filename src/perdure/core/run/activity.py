@@ -99,7 +99,7 @@ def lease_activity(
 
 
 def lease_timeout(activity: Activity, timeout: int) -> int:
-    """The lease time of an attempt: at least its start-to-close time-out, so that it runs once."""
+    """The lease time of an attempt: no second worker gets it before its start-to-close time-out."""
     allowed = activity.timeouts.start_to_close
     if allowed is None or activity.timeouts.heartbeat is not None:
         return timeout

@@ -73,7 +73,7 @@ def propagate_request(run: Run, ctx: Context, origin: Cancellation) -> Cancellat
 
 
 def carry_over(run: Run, ctx: Context, successor: Run) -> None:
-    """Pass a request that is not delivered on to the successor of the run."""
+    """Pass an undelivered request on to the successor of the run."""
     origin = run.cancellation
     if origin is None or origin.delivered is not None:
         return

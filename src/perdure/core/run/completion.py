@@ -102,7 +102,8 @@ from perdure.core.run.wait import (
 _MESSAGE_MEMBERS = {"workflow_signal_id", "workflow_update_id", "workflow_command_id"}
 """Resume members of tasks that were requested for a signal or an update.
 
-A task that follows an update has no resume members."""
+A task that follows an update has no resume members.
+"""
 
 _NO_SERVICE = ServicePlan(
     refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")

@@ -1,4 +1,4 @@
-"""What handles the calls of a service operation."""
+"""Bindings of service operations to the handlers of their calls."""
 
 from msgspec import Struct
 
