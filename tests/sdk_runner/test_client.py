@@ -188,8 +188,8 @@ def test_refusals_are_errors_with_their_status_and_word() -> None:
                 (404, "no such run"),
                 (500, "<html>"),
                 (302, "^302: $"),
-                (200, "makes no sense"),
-                (200, "makes no sense"),
+                (200, "cannot be read"),
+                (200, "cannot be read"),
             ]:
                 with pytest.raises(ApiError, match=text) as refused:
                     await client.run("01")

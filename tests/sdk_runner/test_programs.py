@@ -85,7 +85,7 @@ def test_a_connected_program_that_finds_nobody_leaves_when_told() -> None:
     async def story() -> None:
         process = await program("connect", "http://127.0.0.1:1")
         assert process.stderr is not None
-        assert b"no engine at" in await process.stderr.readline()
+        assert b"connecting to the engine at" in await process.stderr.readline()
         process.terminate()
         await heard(process, b"left")
         assert await process.wait() == 0

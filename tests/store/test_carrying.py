@@ -49,7 +49,7 @@ def test_a_run_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     """Its row may be as wide as ours, or its fields may be said to be ours."""
     packed = pack_run(a_run(), 1_000_000)
     assert packed is not None
-    for name, value in (("carrying._FORM", 7), ("rows.ROW_WIDTH", 13)):
+    for name, value in (("run_codec._FORM", 7), ("rows.ROW_WIDTH", 13)):
         with monkeypatch.context() as patched:
             patched.setattr(f"perdure.store.{name}", value)
             with pytest.raises(msgspec.ValidationError, match="another form"):
