@@ -134,19 +134,22 @@ BOUNDS: Mapping[str, Choice] = {
         "history_page_size_max", 1, _PAGE, "events of the largest page"
     ),
     "DW_V2_CONTINUE_AS_NEW_EVENT_THRESHOLD": Choice(
-        "continue_as_new_events", 1, _HISTORY, "events from which code is told to continue as new"
+        "continue_as_new_events",
+        1,
+        _HISTORY,
+        "events after which workers are advised to continue as new",
     ),
     "DW_V2_CONTINUE_AS_NEW_SIZE_BYTES_THRESHOLD": Choice(
         "continue_as_new_bytes",
         1_024,
         limits.CONTINUE_AS_NEW_BYTES_CEILING,
-        "bytes of history from which code is told to continue as new",
+        "bytes of history after which workers are advised to continue as new",
     ),
     "DW_V2_LIMIT_WARNING_THRESHOLD_PERCENT": Choice(
         "warning_percent",
         1,
         limits.WARNING_PERCENT_CEILING,
-        "per cent of a bound from which a run is told to be near to it",
+        "per cent of a bound above which a run is reported as near it",
     ),
 }
 """Every variable that chooses a bound of `core/bounds.py`."""
