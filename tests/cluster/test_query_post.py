@@ -265,7 +265,7 @@ def test_parts_without_a_beginning_or_a_sense_are_left_alone(texts: list[str]) -
     async def story() -> None:
         wire = NodeChannel("postgresql://nowhere", "n2")
         heard: list[bytes] = []
-        wire._on_parcel = heard.append
+        wire._on_message = heard.append
         for text in texts:
             wire._take(None, 0, "", text)
         assert heard == []

@@ -18,16 +18,16 @@ from perdure.store.copies import copy
 
 def main(source: str, target: str, pages: int) -> None:
     filled = make_end(target, clock=SystemClock())
-    take_in, taken = filled.take_in, 0
+    write_page, taken = filled.write_page, 0
 
-    async def take_in_or_die(*page: Any) -> None:
+    async def write_page_or_die(*page: Any) -> None:
         nonlocal taken
         if taken == pages:
             os.kill(os.getpid(), signal.SIGKILL)
         taken += 1
-        await take_in(*page)
+        await write_page(*page)
 
-    setattr(filled, "take_in", take_in_or_die)  # noqa: B010 (mypy minds the plain way)
+    setattr(filled, "write_page", write_page_or_die)  # noqa: B010 (mypy minds the plain way)
     asyncio.run(copy(make_end(source, clock=SystemClock()), filled))
 
 

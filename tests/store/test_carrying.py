@@ -52,5 +52,5 @@ def test_a_run_of_another_release_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     for name, value in (("run_codec._FORM", 7), ("rows.ROW_WIDTH", 13)):
         with monkeypatch.context() as patched:
             patched.setattr(f"perdure.store.{name}", value)
-            with pytest.raises(msgspec.ValidationError, match="another form"):
+            with pytest.raises(msgspec.ValidationError, match="another release"):
                 unpack_run(packed)

@@ -284,14 +284,14 @@ def test_a_large_store_is_carried_in_pages(
         large = [with_events(a_run(f"large {n}"), 1, bytes_each=60_000) for n in range(9)]
         source.keep.commit(store, *large)
     end, pages = target.end(), []
-    take_in = end.take_in
+    write_page = end.write_page
 
     async def noticed(table: str, page: list[Row]) -> None:
         size = sum(len(value) for row in page for value in row if isinstance(value, bytes))
         pages.append((table, len(page), size))
-        await take_in(table, page)
+        await write_page(table, page)
 
-    setattr(end, "take_in", noticed)  # noqa: B010 (mypy minds the plain way)
+    setattr(end, "write_page", noticed)  # noqa: B010 (mypy minds the plain way)
     compared = asyncio.run(copying.copy(source.end(), end))
 
     assert digests(compared)["run"][0] == 269
@@ -417,13 +417,13 @@ def test_a_source_that_somebody_writes_to_meanwhile_gives_no_copy(a_place: MakeP
         pass
     source.ask("insert into node select 'n', 1, 0")
     end = target.end()
-    take_in = end.take_in
+    write_page = end.write_page
 
     async def written_to(table: str, page: list[Row]) -> None:
-        await take_in(table, page)
+        await write_page(table, page)
         await asyncio.to_thread(source.ask, "insert into beat select 'n', 1")
 
-    setattr(end, "take_in", written_to)  # noqa: B010 (mypy minds the plain way)
+    setattr(end, "write_page", written_to)  # noqa: B010 (mypy minds the plain way)
     with pytest.raises(Unavailable) as caught:
         asyncio.run(copying.copy(source.end(), end))
 
@@ -493,7 +493,7 @@ def test_a_disk_that_fills_up_ends_a_copy_in_order(
     async def full(table: str, page: list[Row]) -> None:
         raise Unavailable("storage_full", "the disk is full")
 
-    setattr(end, "take_in", full)  # noqa: B010 (mypy minds the plain way)
+    setattr(end, "write_page", full)  # noqa: B010 (mypy minds the plain way)
     with pytest.raises(Unavailable) as caught:
         asyncio.run(copying.copy(source.end(), end))
 
@@ -546,14 +546,14 @@ def test_a_copy_that_differs_is_told_and_not_served(kind: str, a_place: MakePlac
     with source.keep.opened() as store:
         source.keep.commit(store, *ordinary_runs())
     end = target.end()
-    take_in = end.take_in
+    write_page = end.write_page
 
     async def spoilt(table: str, page: list[Row]) -> None:
         if table == "history":
             page = [(*row[:3], row[3].replace(b"default", b"defAult"), *row[4:]) for row in page]
-        await take_in(table, page[1:] if table == "ready" else page)
+        await write_page(table, page[1:] if table == "ready" else page)
 
-    setattr(end, "take_in", spoilt)  # noqa: B010 (mypy minds the plain way)
+    setattr(end, "write_page", spoilt)  # noqa: B010 (mypy minds the plain way)
     compared = asyncio.run(copying.copy(source.end(), end))
 
     different = {table.table: table for table in compared if not table.is_same}

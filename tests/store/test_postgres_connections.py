@@ -426,7 +426,7 @@ def test_who_is_about_to_connect_when_a_line_is_closed_leaves_nothing_behind(
             await connecting
         assert not own.is_open
         with pytest.raises(Unavailable):
-            await own.ask_patiently("select 1")
+            await own.ask_with_retries("select 1")
         async with session(migrated_url) as witness:
             latecomers = (
                 "select count(*) from pg_stat_activity where application_name = 'latecomer'"

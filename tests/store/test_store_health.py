@@ -99,7 +99,7 @@ def test_a_database_that_is_away_for_long_is_tried_again_and_again(
         health = CountingHealth()
         one = PostgresConnection(proxy.url, pooled=False, session=SESSION, health=health)
         with proxy.outage():
-            connecting = asyncio.ensure_future(one.connect_patiently())
+            connecting = asyncio.ensure_future(one.connect_with_retries())
             async with asyncio.timeout(90):
                 await health.attempted(6)
             assert not connecting.done(), connecting
@@ -131,14 +131,14 @@ def test_callers_wait_from_when_the_database_went_away_and_not_from_when_they_ca
             # One attempt finds that nothing has changed; it answers for others for a second.
             for _ in range(3):
                 with pytest.raises(Unavailable, match="reached"):
-                    await one.connect_patiently()
+                    await one.connect_with_retries()
             assert health.attempts == 1
             seconds.now += 1
             with pytest.raises(Unavailable, match="reached"):
-                await one.connect_patiently()
+                await one.connect_with_retries()
             assert health.attempts == 2
         seconds.now += 1
-        await one.connect_patiently()
+        await one.connect_with_retries()
         await one.close()
 
     asyncio.run(story())

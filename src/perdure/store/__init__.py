@@ -1,1 +1,1 @@
-"""The disk: set-based load and commit, and reads that decide nothing."""
+"""The stores: set-based load and commit for the beat, and reads of committed data."""

@@ -1,8 +1,8 @@
 """A checked copy of a stopped store into an empty one, each of either kind.
 
-Every table has one neutral form. What a store keeps besides it (who may write, what is taken for a
-moment, how often a row was written) begins anew, and what can be found out from the rest is. A
-target says that it is unfinished until everything was read again and compared.
+Every table is copied in a form that both stores share. Data of one store alone (registered nodes,
+temporary claims, row versions) starts afresh in the target or is derived from the rest. A target is
+marked as unfinished until everything was read again and compared.
 """
 
 from collections.abc import AsyncGenerator, Iterator
@@ -54,52 +54,52 @@ TABLES: dict[str, tuple[str, ...]] = {
     "stream_item": ("run_id", "stream_name", "item_offset", "idempotency_key", "data"),
     "payload": ("namespace", "reference_id", "loose_bytes", "data"),
 }
-"""What is copied: the tables in their order, and the columns that both stores know."""
+"""The tables to copy, in order, with the columns that both stores have."""
 
 PAGE_ROWS_MAX = 500
 PAGE_BYTES_MAX = 4 * 1_048_576
-"""A page is written when it has come to either; one row may be larger."""
+"""A page is written when it reaches either bound; one row may be larger."""
 
 UNFINISHED = "a copy into it did not finish; remove it and copy again"
 
 
 class End(Protocol):
-    """A store as one end of a copy."""
+    """A store as the source or the target of a copy."""
 
     async def open_source(self) -> None:
-        """To be read. Refuses one that is not there, in use, unfinished, or of another release."""
+        """Open for reading. Refuses a store that is missing, in use, unfinished, or not current."""
         ...
 
     async def open_target(self) -> None:
-        """To be filled. Refuses one that holds something. From now on it cannot be served."""
+        """Open for writing. Refuses a store with data. Until `finish` it cannot be served."""
         ...
 
     def pages(self, table: str) -> AsyncGenerator[list[Row], None]:
-        """Every row of a table, as it stands on disk."""
+        """Every row of a table, as it is stored."""
         ...
 
-    async def take_in(self, table: str, page: list[Row]) -> None:
+    async def write_page(self, table: str, page: list[Row]) -> None:
         """Write a page in a transaction of its own."""
         ...
 
     async def require_unchanged(self) -> None:
-        """Refuse if somebody wrote to the source meanwhile."""
+        """Refuse if the source was written to meanwhile."""
         ...
 
     async def finish(self) -> None:
-        """From now on the target can be served."""
+        """Mark the target as complete, so that it can be served."""
         ...
 
     async def close(self) -> None: ...
 
 
 class Digest:
-    """How many rows there are, and the sum of their SHA-256: whatever their order, it is one."""
+    """The number of rows and the sum of their SHA-256, which does not depend on their order."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.damaged = 0
-        """Chunks of histories that do not match their checksums."""
+        """History chunks that do not match their checksums."""
         self._sum = 0
 
     def add(self, table: str, page: list[Row]) -> None:
@@ -123,7 +123,7 @@ class Compared(Struct, frozen=True):
     target_rows: int
     target_digest: str
     damaged: int = 0
-    """Rows that were damaged in the source, and are carried as they are with their checksums."""
+    """Rows that were damaged in the source; they are copied as they are, with their checksums."""
 
     @property
     def is_same(self) -> bool:
@@ -132,7 +132,7 @@ class Compared(Struct, frozen=True):
 
 
 class Page:
-    """Rows, until they are enough for one transaction."""
+    """A buffer of rows for one transaction."""
 
     def __init__(self) -> None:
         self._rows: list[Row] = []
@@ -152,7 +152,7 @@ class Page:
 
 
 async def copy(source: End, target: End) -> list[Compared]:
-    """Copy everything, read it again, and compare; the target is finished if all is the same."""
+    """Copy everything, read it again, and compare; finish the target if all is the same."""
     with _named("--from"):
         await source.open_source()
     try:
@@ -187,21 +187,21 @@ async def _copy_table(source: End, target: End, table: str) -> Digest:
                 return digest
             digest.add(table, page)
             with _named("--to"):
-                await target.take_in(table, page)
+                await target.write_page(table, page)
 
 
 async def _compare(target: End, table: str, given: Digest) -> Compared:
-    taken = Digest()
+    found = Digest()
     with _named("--to"):
         async with aclosing(target.pages(table)) as pages:
             async for page in pages:
-                taken.add(table, page)
-    return Compared(table, given.rows, given.text, taken.rows, taken.text, given.damaged)
+                found.add(table, page)
+    return Compared(table, given.rows, given.text, found.rows, found.text, given.damaged)
 
 
 @contextmanager
 def _named(side: str) -> Iterator[None]:
-    """Say of which of the two stores a refusal speaks."""
+    """Prefix a refusal with the side of the copy that it is about."""
     try:
         yield
     except Unavailable as error:

@@ -1,8 +1,8 @@
-"""Checksums of what is stored, and which runs did not match theirs.
+"""Checksums of stored histories, and the runs whose data did not match.
 
-Every chunk of a history has a digest beside it: BLAKE2b of its bytes, cut to 128 bits. It stands
-alone, so a chain over a history can be built from digests without reading the chunks again. A chunk
-from before there were digests has none, and is only checked for being well-formed.
+Every chunk of a history is stored with a digest: BLAKE2b of its bytes, cut to 128 bits. Digests
+cover single chunks, so a chain over a history could be built from them without reading the chunks.
+A chunk of an older release has no digest and is only checked for being well-formed.
 """
 
 import logging
@@ -20,37 +20,37 @@ log = logging.getLogger(__name__)
 
 DIGEST_BYTES = 16
 DAMAGED_RUNS_MAX = 1000
-"""How many damaged runs are remembered by name; each is found out anew when it is read."""
+"""How many damaged runs are remembered; any other is detected again when it is read."""
 
 
 def digest_of(data: bytes) -> bytes:
-    """What is stored beside some bytes."""
+    """The checksum of some bytes."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def chunk_digest(run: Run, first: int, chunk: bytes) -> bytes | None:
-    """The digest of a new chunk. A start that may still be encoded anew gets none before that:
+    """The digest of a new chunk. A first chunk that may still be re-encoded gets none until then.
 
-    a node of an older release, which knows no digests, may be the one that does it.
+    A node of an older release, which does not write digests, may be the one to re-encode it.
     """
-    is_fluid = first == 1 and run.plain_input is not None and run.hosted is None
-    return None if is_fluid else digest_of(chunk)
+    may_change = first == 1 and run.plain_input is not None and run.hosted is None
+    return None if may_change else digest_of(chunk)
 
 
 def is_intact(data: bytes, digest: bytes | None) -> bool:
-    """Whether bytes are what they were; true if nobody knows."""
+    """Whether bytes match their digest; true if there is no digest."""
     return digest is None or digest_of(data) == digest
 
 
 class DamagedRuns:
-    """Reads histories and remembers which of them are damaged."""
+    """A decoder of histories that remembers which runs are damaged."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, str] = OrderedDict()
+        self._damage: OrderedDict[str, str] = OrderedDict()
 
     def of(self, run_id: str) -> str | None:
-        """What was found wrong with a run when it was read last."""
-        return self._known.get(run_id)
+        """The damage found when a run was read last, if any."""
+        return self._damage.get(run_id)
 
     def events_of(self, run_id: str, chunk: bytes, digest: bytes | None) -> list[bytes]:
         """The single events of a chunk. Raises `HistoryDamaged`."""
@@ -73,25 +73,25 @@ class DamagedRuns:
             raise self._found(run_id, "a chunk of its history does not match its checksum")
 
     def require_whole(self, run_id: str, chunks: Collection[object]) -> None:
-        """Raises `HistoryDamaged` when there is nothing where every run has something."""
+        """Raise `HistoryDamaged` if the history of a run has no chunks."""
         if not chunks:
             raise self._found(run_id, "its history is missing")
 
     def whole(self, run_id: str) -> None:
-        """A run was read from end to end, and all was well."""
-        if self._known:
-            self._known.pop(run_id, None)
+        """Note that a whole history was read without damage."""
+        if self._damage:
+            self._damage.pop(run_id, None)
 
     def _found(self, run_id: str, what: str) -> HistoryDamaged:
-        if run_id not in self._known:
+        if run_id not in self._damage:
             log.error(
-                "run %s is damaged on disk: %s; none of its tasks is handed out until its rows "
+                "run %s is damaged on disk: %s; its tasks are not leased until its rows "
                 "are restored from a backup",
                 run_id,
                 what,
             )
-        self._known[run_id] = what
-        self._known.move_to_end(run_id)
-        while len(self._known) > DAMAGED_RUNS_MAX:
-            self._known.popitem(last=False)
+        self._damage[run_id] = what
+        self._damage.move_to_end(run_id)
+        while len(self._damage) > DAMAGED_RUNS_MAX:
+            self._damage.popitem(last=False)
         return HistoryDamaged(f"run {run_id} is damaged on disk: {what}", run_id=run_id)

@@ -1,7 +1,7 @@
-"""Whether a store can be used now, as its last statements showed.
+"""The health of a store: whether its last statements succeeded.
 
-A store notes here what it finds: that the database is away, that the disk is full, that it works
-again. Readers of this state never wait for the store.
+The store records here that the database is unreachable, that the disk is full, and that it works
+again. Reading this state never waits for the store.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from perdure.clock import monotonic_seconds
 from perdure.store.interface import Unavailable
 
 _ATTEMPT_FRESH_SECONDS = 1.0
-"""How long a failed attempt to connect answers for all others."""
+"""How long a failed connection attempt counts for all connections."""
 
 PROBE_BYTES = 65_536
-"""How much a store that refused a write must take before it is said to work again."""
+"""How many bytes a store must accept, after it refused a write, to count as working again."""
 LASTING = frozenset({"storage_full", "storage_read_only", "storage_unavailable"})
-"""Refusals that the next write will get, too."""
+"""Reasons that the next write will run into, too."""
 
 
 class StoreHealth:
-    """The present trouble of a store, or none."""
+    """The current failure of a store, or none."""
 
     def __init__(self, seconds: Callable[[], float] = monotonic_seconds) -> None:
         self._seconds = seconds
@@ -29,46 +29,46 @@ class StoreHealth:
         self._attempted_at = float("-inf")
         self._listeners: list[Callable[[], None]] = []
         self.is_outage = False
-        """Whether the trouble has lasted too long for polls to wait for its end."""
+        """Whether the failure has lasted too long for polls to wait for its end."""
 
     @property
     def trouble(self) -> Unavailable | None:
-        """Why the store cannot be used, as an error that may be raised."""
+        """The current failure, as a new error to raise."""
         if self._trouble is None:
             return None
-        known = self._trouble
-        return Unavailable(known.reason, known.message, known.retry_after_seconds)
+        error = self._trouble
+        return Unavailable(error.reason, error.message, error.retry_after_seconds)
 
     @property
     def lasting_seconds(self) -> float:
-        """How long the present trouble has lasted."""
+        """How long the current failure has lasted."""
         return 0.0 if self._trouble is None else self._seconds() - self._since
 
     def require_pollable(self, *, is_hasty: bool) -> None:
-        """Refuse a poll that can be given nothing now; one with time waits for a short while."""
+        """Refuse polls during an outage; a short failure refuses only those that do not wait."""
         trouble = self.trouble
         if trouble is not None and (is_hasty or self.is_outage):
             raise trouble
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call somebody whenever trouble begins, changes its reason, or ends."""
+        """Call a listener whenever a failure begins, changes its reason, or ends."""
         self._listeners.append(listener)
 
     def failed(self, error: Unavailable) -> None:
-        """The store cannot be used."""
-        known, self._trouble = self._trouble, error
-        if known is None:
+        """Record that the store cannot be used."""
+        before, self._trouble = self._trouble, error
+        if before is None:
             self._since = self._seconds()
-        if known is None or known.reason != error.reason:
+        if before is None or before.reason != error.reason:
             self._changed()
 
     def refused(self, error: Unavailable) -> None:
-        """A write was refused; whether the next one will be, its reason says."""
+        """Record a refused write; only some reasons mean that the next one fails, too."""
         if error.reason in LASTING:
             self.failed(error)
 
     def worked(self) -> None:
-        """The store took a write."""
+        """Record a successful write."""
         if self._trouble is not None:
             self._trouble = None
             self.is_outage = False
@@ -78,7 +78,7 @@ class StoreHealth:
         for listener in self._listeners:
             listener()
 
-    # Attempts to reach a database that is away ---------------------------------------------------
+    # Connection attempts -------------------------------------------------------------------------
 
     def attempt_begins(self) -> None:
         self._attempts += 1
@@ -89,5 +89,5 @@ class StoreHealth:
 
     @property
     def is_being_tried(self) -> bool:
-        """Whether another attempt would tell no more than one under way or just made."""
+        """Whether an attempt to connect is under way or has just failed."""
         return self._attempts > 0 or self._seconds() - self._attempted_at < _ATTEMPT_FRESH_SECONDS

@@ -1,4 +1,4 @@
-"""What every store offers. Callers never learn which one is open."""
+"""The interface of stores. Callers do not depend on which store is open."""
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Unavailable(Exception):
-    """The disk refused: busy, full, broken. Nothing was changed; trying again may help."""
+    """The store refused: busy, full, unreachable. Nothing was changed; a retry may succeed."""
 
     def __init__(self, reason: str, message: str, retry_after_seconds: int = 1) -> None:
         super().__init__(message)
@@ -27,14 +27,14 @@ class Unavailable(Exception):
 
 
 class Conflict(Exception):
-    """Another node was faster. Nothing was written: what was decided must be decided again."""
+    """Another node changed the data first. Nothing was written: the beat must decide again."""
 
     run_ids: frozenset[str] = frozenset()
-    """What the beat that lost was about to change."""
+    """The runs that the losing beat was about to change."""
     records: "frozenset[RecordKey]" = frozenset()
     rested_on_memory: bool = False
     assumed_new: bool = False
-    """What the beat that lost had not looked up."""
+    """The instances that the losing beat had not looked up."""
 
 
 class Instance(NamedTuple):
@@ -45,7 +45,7 @@ class Instance(NamedTuple):
 
 
 class QueueKey(NamedTuple):
-    """Where tasks wait: `kind` is `workflow` or `activity`."""
+    """A queue of one kind of tasks: `kind` is `workflow` or `activity`."""
 
     namespace: str
     queue: str
@@ -53,12 +53,11 @@ class QueueKey(NamedTuple):
 
 
 queue_key = lru_cache(maxsize=1024)(QueueKey)
-"""The same for every task: few queues have most of them, and finding a key costs less than making
-one."""
+"""Cached: few queues have most tasks, and a lookup costs less than creating a key."""
 
 
 class ReadyTask(NamedTuple):
-    """A task that any matching poller may have."""
+    """A task that any matching poller may lease."""
 
     run_id: str
     place: int
@@ -75,7 +74,7 @@ class ReceiptKey(NamedTuple):
 
 
 class Receipt(Struct):
-    """What was answered to a command, and a digest of what it asked."""
+    """The recorded response to a command, and a digest of its request."""
 
     digest: str
     run_id: str
@@ -83,18 +82,18 @@ class Receipt(Struct):
     outcome: str
     recorded_at: int
     position: int = 0
-    """Of a message, in its stream."""
+    """The position of a message in its stream."""
 
 
 class LeasedTask(NamedTuple):
-    """A task that some worker holds."""
+    """A task that is leased to a worker."""
 
     run_id: str
     place: int
 
 
 class PollLease(NamedTuple):
-    """A lease that some poll was granted."""
+    """A lease that was granted to a poll."""
 
     namespace: str
     owner: str
@@ -109,7 +108,7 @@ LAST_CHARACTER = "\U0010ffff"
 
 
 class RecordKey(NamedTuple):
-    """The name of a small durable thing that is no run: its kind, its namespace, its own key."""
+    """The key of a record: its kind, its namespace, and its own key."""
 
     kind: str
     namespace: str
@@ -126,52 +125,52 @@ class RecordKey(NamedTuple):
 
 
 class Record(Struct, frozen=True):
-    """What stands under a key."""
+    """The content of a record."""
 
     data: bytes
     due_at: int | None = None
-    """When somebody must look at it."""
+    """When the engine must process it."""
     version: int = 1
-    """How often a shared store says that it was written."""
+    """How often it was written; only shared stores count."""
 
 
 class RecordChange(Struct, frozen=True):
-    """What a beat does to a record: what it was decided on, and what shall be; None is nothing."""
+    """A change of a record: its state before and after the beat; None is no record."""
 
     before: Record | None
     after: Record | None
 
 
 class PayloadKey(NamedTuple):
-    """The name of an external payload."""
+    """The key of an external payload."""
 
     namespace: str
     reference_id: str
 
 
 class PayloadPut(Struct, frozen=True):
-    """Bytes that are written; loose ones may go again."""
+    """A payload to write; loose ones may be removed again."""
 
     data: bytes
     is_loose: bool
 
 
 class PayloadFate(enum.Enum):
-    """What else may happen to bytes."""
+    """What else may happen to a payload."""
 
     KEPT = "kept"
     GONE = "gone"
 
 
 class LoosePayloads(NamedTuple):
-    """How much was uploaded that nothing durable names yet."""
+    """The number and size of uploaded payloads that are not referenced yet."""
 
     number: int
     size_bytes: int
 
 
 class StreamKey(NamedTuple):
-    """A stream that a run puts out."""
+    """An output stream of a run."""
 
     run_id: str
     stream_name: str
@@ -193,14 +192,14 @@ class ClosedFilter(Struct, frozen=True, kw_only=True):
     namespace: str
     is_pushed: bool
     before: int
-    """Only those that closed earlier than this."""
+    """Only runs that closed earlier than this."""
     after: tuple[int, str] = (-1, "")
-    """When the last one of the page before closed, and its id."""
+    """When the last run of the previous page closed, and its id."""
     limit: int
 
 
 class RunRow(NamedTuple):
-    """A run without what stands in other tables, for whoever removes it."""
+    """The row of a run without data of other tables, for removing it."""
 
     run_id: str
     namespace: str
@@ -212,7 +211,7 @@ class RunRow(NamedTuple):
 
 
 class Remains(Struct, kw_only=True):
-    """Rows of runs that are gone, in the tables beside theirs, by their keys."""
+    """Keys of rows that removed runs have left in other tables."""
 
     chunks: list[tuple[str, int]]
     operations: list[tuple[str, int]]
@@ -221,7 +220,7 @@ class Remains(Struct, kw_only=True):
     items: list[tuple[str, str, int]]
     receipts: list[ReceiptKey]
     is_all: bool
-    """Whether there is nothing else."""
+    """Whether nothing else is left."""
 
     @property
     def count(self) -> int:
@@ -236,18 +235,18 @@ class RecordRange(Struct, frozen=True, kw_only=True):
     namespace: str
     prefix: str = ""
     after: str | None = None
-    """The last key of the page before."""
+    """The last key of the previous page."""
     newest_first: bool = False
-    """Backwards; keys that begin with the time of their making then come newest first."""
+    """In descending order; keys that begin with their creation time then come newest first."""
     limit: int
 
     @property
     def bounds(self) -> tuple[str, str, str]:
-        """Keys from the first on, behind the second, and before the third."""
+        """Bounds of keys: from the first, after the second, and before the third."""
         last = self.prefix + LAST_CHARACTER
         if self.newest_first:
             return self.prefix, "", last if self.after is None else min(self.after, last)
-        # Both lower bounds are tight: a store may seek by either and only filter by the other.
+        # Both lower bounds are tight, because a store may seek by one and filter by the other.
         after = self.after or ""
         return max(self.prefix, after), after, last
 
@@ -258,23 +257,23 @@ class Changes(Struct):
     runs: list[Run] = field(default_factory=list)
     receipts: dict[ReceiptKey, Receipt] = field(default_factory=dict)
     renewed_receipts: dict[ReceiptKey, Receipt] = field(default_factory=dict)
-    """Those that were kept before and say something else now. A change of their run guards them."""
+    """Receipts that were stored before and changed. The version check of their run guards them."""
     workers: dict[tuple[str, str], Worker | None] = field(default_factory=dict)
     worker_revisions: dict[tuple[str, str], int] = field(default_factory=dict)
-    """How often a shared store says that the changed ones were written before; 0 is never."""
+    """How often the changed ones were written before, on a shared store; 0 is never."""
     records: dict[RecordKey, RecordChange] = field(default_factory=dict)
     payloads: dict[PayloadKey, PayloadPut | PayloadFate] = field(default_factory=dict)
-    # Items come and go only with a change of their stream's record, which guards them.
+    # Items change only with their stream's record, whose version check guards them.
     items: list[StreamItem] = field(default_factory=list)
     trimmed: dict[StreamKey, int] = field(default_factory=dict)
-    """Streams that lose their oldest items: those below an offset."""
+    """Streams to trim: items below an offset are removed."""
 
     gone: list[RunRow] = field(default_factory=list)
-    """Closed runs that are no more. What they leave in other tables is removed later."""
+    """Closed runs to remove. Their rows in other tables are removed later."""
     remains: list[Remains] = field(default_factory=list)
 
     assumed: set[Instance] = field(default_factory=set)
-    """Workflow ids that were taken for new without looking, on a shared store."""
+    """Workflow ids that were assumed to be new without a lookup, on a shared store."""
 
     @property
     def is_empty(self) -> bool:
@@ -290,7 +289,7 @@ class Changes(Struct):
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
-    """Which runs a list shows."""
+    """The filter of a list of runs."""
 
     namespace: str
     workflow_type: str | None = None
@@ -306,7 +305,7 @@ PushedSort = Literal["started", "workflow", "status", "app", "duration"]
 
 
 class PushedFilter(Struct, frozen=True, kw_only=True):
-    """Which push runs a list shows, by what, and from which end."""
+    """The filter and order of a list of push runs."""
 
     namespace: str
     app: str | None = None
@@ -319,7 +318,7 @@ class PushedFilter(Struct, frozen=True, kw_only=True):
 
 
 class PushedFigures(NamedTuple):
-    """Push runs of one status that started in one stretch of time, and how long they took."""
+    """Push runs of one status that started in one interval, and their durations."""
 
     stretch: int
     status: str
@@ -329,14 +328,14 @@ class PushedFigures(NamedTuple):
 
 
 class ListCursor(NamedTuple):
-    """The last row of a page: the next page starts behind it."""
+    """The last row of a page: the next page starts after it."""
 
     started_at: int
     run_id: str
 
 
 class PushedCursor(NamedTuple):
-    """The same for push runs, with what else the page is sorted by, if it is."""
+    """The same for push runs, with the sort value if the list is not sorted by start."""
 
     started_at: int
     run_id: str
@@ -349,7 +348,7 @@ class Backlog(NamedTuple):
     queue: str
     kind: str
     number: int
-    """As far as they were counted."""
+    """Counted up to a limit."""
     oldest_at: int | None
 
 
@@ -362,14 +361,14 @@ class LeaseCount(NamedTuple):
 
 
 class Store(Protocol):
-    """Loading and committing for the beat; reading for everybody else."""
+    """A store: loading and committing for the beat, and reading for all others."""
 
     is_shared: bool
-    """Whether other nodes write too, so that what memory holds may be old."""
+    """Whether other nodes write, too, so that cached data may be outdated."""
 
     @property
     def health(self) -> "StoreHealth":
-        """Whether it can be used now, as far as it is known."""
+        """Whether the store can be used now, by its last statements."""
         ...
 
     @property
@@ -380,9 +379,9 @@ class Store(Protocol):
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
-    # For the beat alone: these see its own transaction and may not run beside a commit.
+    # For the beat only: these see its transaction and must not run during a commit.
     async def load_runs(self, run_ids: Collection[str], held: Mapping[str, Run] = ...) -> list[Run]:
-        """Runs as they are on disk. A held one that still is so is given back as it is."""
+        """Runs as stored. A held run that is still current is returned as it is."""
         ...
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]: ...
@@ -392,36 +391,36 @@ class Store(Protocol):
         """The offsets of items by their idempotency keys."""
         ...
 
-    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
-        """What there is of a kind, to be loaded by its name."""
+    async def find_record_keys(self, selection: RecordRange) -> list[RecordKey]:
+        """The keys of a range of records."""
         ...
 
-    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
-        """The same, with what stands there."""
+    async def find_record_page(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]:
+        """The same, with the records."""
         ...
 
     async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
         """Records of a kind in all namespaces, by namespace and key."""
         ...
 
-    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
-        """A page of closed runs. On a shared store, others step over them until the beat ends."""
+    async def find_closed(self, selection: ClosedFilter) -> list[RunRow]:
+        """A page of closed runs. On a shared store, other nodes skip them until the beat ends."""
         ...
 
     async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
-        """Runs by their ids, open or closed, in the same way."""
+        """Runs by their ids, open or closed, locked in the same way."""
         ...
 
     async def find_keys_of(
         self, namespace: str, kinds: Collection[str], run_ids: Collection[str], limit: int
     ) -> list[RecordKey]:
-        """Records of some kinds whose keys begin with the id of one of some runs."""
+        """Records of the given kinds whose keys begin with one of the run ids."""
         ...
 
     async def find_remains(
         self, run_ids: Collection[str], instances: Collection[Instance], *, limit: int, size: int
     ) -> Remains:
-        """What some runs that are gone have left: of each table so many rows, and bytes."""
+        """Rows that removed runs have left, bounded per table by number and bytes."""
         ...
 
     async def load_ready(
@@ -429,7 +428,7 @@ class Store(Protocol):
     ) -> list[ReadyTask]: ...
     async def find_leases(self, namespace: str, owner: str) -> list[LeasedTask]: ...
     async def find_standing(self, tasks: Collection[LeasedTask]) -> list[LeasedTask]:
-        """Those of some tasks that anybody holds."""
+        """Those of the given tasks that are leased."""
         ...
 
     async def commit(self, changes: Changes) -> None:
@@ -437,30 +436,30 @@ class Store(Protocol):
         ...
 
     async def release(self) -> None:
-        """Let go of what the beat looked at: it ends without a commit."""
+        """Release the locks of a beat that ends without a commit."""
         ...
 
     # At start.
     async def load_workers(self) -> list[Worker]: ...
     async def load_namespaces(self) -> list[str]: ...
     async def add_namespace(self, name: str) -> None:
-        """Create a namespace, unless it is there."""
+        """Create a namespace unless it exists."""
         ...
 
     async def load_lease_owners(self) -> list[tuple[str, str]]: ...
 
-    # For readers: these see what is committed.
+    # For readers: these see committed data.
     async def load_due(self, now: int, limit: int) -> list[str | RecordKey]:
         """Runs and records whose deadline has come.
 
-        On a shared store, nobody else gets them for a while.
+        On a shared store, other nodes do not get them for a while.
         """
         ...
 
     async def find_next_due(self, now: int) -> int | None: ...
     async def load_ready_names(self) -> list[tuple[QueueKey, str]]: ...
     async def check(self) -> None:
-        """Read; and while there is trouble, write as well. Raises what is the matter."""
+        """Test a read, and during a failure also a write. Raises the failure."""
         ...
 
     async def read_run(self, run_id: str) -> Run | None: ...
@@ -468,73 +467,75 @@ class Store(Protocol):
         """How many messages a run has that its code has not read."""
         ...
 
-    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
-        """The ids of a page of closed runs."""
+    async def read_closed(self, selection: ClosedFilter) -> list[str]:
+        """A page of ids of closed runs."""
         ...
 
     async def read_instance(self, instance: Instance) -> Sequence[Run]: ...
     async def read_list(
-        self, wanted: RunFilter, after: ListCursor | None, limit: int
+        self, selection: RunFilter, after: ListCursor | None, limit: int
     ) -> list[Run]: ...
     async def read_pushed(
-        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
+        self, selection: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]: ...
-    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]: ...
+    async def read_pushed_figures(
+        self, selection: PushedFilter, step: int
+    ) -> list[PushedFigures]: ...
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]: ...
     async def read_last_events(self, run_id: str) -> list[bytes]: ...
     async def read_items(
         self, key: StreamKey, first: int, until: int, *, limit: int, bytes_max: int
     ) -> list[tuple[int, bytes]]:
-        """Offsets and items from `first` on and before `until`, within two bounds; one at least."""
+        """Offsets and items from `first` and before `until`, within two bounds; at least one."""
         ...
 
     async def read_queues(self, namespace: str, kinds: Collection[str], limit: int) -> list[str]:
-        """Queues that have ready tasks of some kinds, by name."""
+        """Queues with ready tasks of the given kinds, by name."""
         ...
 
     async def read_backlog(
         self, namespace: str, queues: Collection[str], kinds: Collection[str], limit: int
     ) -> list[Backlog]:
-        """Ready tasks of some queues, each kind counted up to a limit."""
+        """Ready tasks of the given queues, each kind counted up to a limit."""
         ...
 
     async def count_leases(
         self, namespace: str, owners: Collection[str], limit: int
     ) -> list[LeaseCount]:
-        """What some workers hold, tasks of each sort counted up to a limit."""
+        """Leased tasks of the given workers, each kind counted up to a limit."""
         ...
 
     async def read_leases(
         self, namespace: str, owners: Collection[str], limit: int
     ) -> list[tuple[Run, int]]:
-        """Some of it: runs, each with the place of a leased task and what stands there."""
+        """Some leased tasks: runs, each with the place of the task and its operation."""
         ...
 
     async def read_payload(self, key: PayloadKey) -> bytes | None: ...
     async def read_loose_payloads(self) -> LoosePayloads: ...
     async def read_record(self, key: RecordKey) -> Record | None: ...
-    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]: ...
+    async def read_records(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]: ...
 
 
 class SharedStore(Store, Protocol):
-    """A store that other nodes use too: what they did is asked for, never assumed."""
+    """A store that other nodes write, too: their changes are read, never assumed."""
 
-    # For the beat alone.
+    # For the beat only.
     async def count_ready(self, key: QueueKey, names: Collection[str], limit: int) -> int:
-        """How many ready tasks there are, also those that another node looks at just now."""
+        """How many ready tasks there are, including those that another node has locked."""
         ...
 
     async def hold(self, run_ids: Collection[str], records: Collection[RecordKey] = ...) -> None:
-        """Wait for one's turn at runs and records, and keep others off until the beat ends."""
+        """Lock runs and records until the beat ends, waiting for other nodes if needed."""
         ...
 
     async def find_workers(
         self, keys: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], tuple[int, Worker]]:
-        """Registrations, each with how often it was written."""
+        """Registrations, each with its row version."""
         ...
 
-    # Now and then.
+    # At intervals.
     async def load_changed_workers(self, since: int) -> list[Worker]: ...
     async def find_poll_leases(
         self, owners: Collection[str], poll_ids: Collection[str]
@@ -544,22 +545,22 @@ class SharedStore(Store, Protocol):
     ) -> Mapping[RecordKey, int]: ...
     async def read_versions(self, run_ids: Collection[str]) -> Mapping[str, int]: ...
     async def read_clock(self) -> int:
-        """The time that all nodes go by."""
+        """The database clock, which all nodes use."""
         ...
 
     async def read_latest_life(self) -> int:
-        """When another node noted last that it lives, by its own clock; 0 if there is none."""
+        """The latest liveness note of another node, by its own clock; 0 if there is none."""
         ...
 
     async def note_life(self) -> None:
-        """Say that this node lives."""
+        """Record that this node is alive."""
         ...
 
     async def reopen_before_message(self) -> None:
-        """Prepare for the time to come, and forget who has not been seen for long."""
+        """Create coming partitions, and remove nodes that were inactive for long."""
         ...
 
 
 def shared(store: Store) -> SharedStore | None:
-    """The store as one that several nodes use, if it is one."""
+    """The store as a shared store, if it is one."""
     return cast(SharedStore, store) if store.is_shared else None

@@ -1,4 +1,4 @@
-"""Lists of push runs: which query answers what is asked, and where the next page begins."""
+"""Lists of push runs: the query for a filter, and the cursor of the next page."""
 
 from collections.abc import Mapping
 from typing import Any, assert_never
@@ -9,7 +9,7 @@ from perdure.store.interface import PushedCursor, PushedFilter, PushedSort
 from perdure.store.queries import backwards
 
 SHOWN_STATUSES = {"pending": "queued", "completed": "succeeded", "terminated": "cancelled"}
-"""What readers of push runs call statuses, where that differs. The queries sort by it, too."""
+"""Status names in lists of push runs, where they differ. The queries sort by them, too."""
 _QUERIES: Mapping[PushedSort, str] = {
     "started": "read_pushed",
     "workflow": "read_pushed_by_workflow",
@@ -19,22 +19,22 @@ _QUERIES: Mapping[PushedSort, str] = {
 }
 _END_OF_TIME = 2**62
 _END_OF_WORDS = "\U0010ffff" * (NAME_LENGTH_MAX + 1)
-"""Behind every name that a run may have."""
+"""Sorts after every possible name."""
 
 
 def question(
-    wanted: PushedFilter, statuses: object, after: PushedCursor | None, limit: int
+    selection: PushedFilter, statuses: object, after: PushedCursor | None, limit: int
 ) -> tuple[str, tuple[Any, ...]]:
-    """The query of a page and its values. Lists of statuses look different to each store."""
-    query = _QUERIES[wanted.sort]
-    started_at, run_id, place = after or _first(wanted)
-    return query if wanted.ascending else backwards(query), (
-        wanted.namespace,
-        wanted.since,
-        wanted.app,
-        wanted.workflow,
+    """The query of a page and its values. The stores encode lists of statuses differently."""
+    query = _QUERIES[selection.sort]
+    started_at, run_id, place = after or _first(selection)
+    return query if selection.ascending else backwards(query), (
+        selection.namespace,
+        selection.since,
+        selection.app,
+        selection.workflow,
         statuses,
-        wanted.text,
+        selection.text,
         *(() if place is None else (place,)),
         started_at,
         run_id,
@@ -42,18 +42,18 @@ def question(
     )
 
 
-def _first(wanted: PushedFilter) -> PushedCursor:
-    """Where a list begins: before everything in its order."""
-    instant = wanted.since - 1 if wanted.ascending else _END_OF_TIME
-    if wanted.sort == "started":
+def _first(selection: PushedFilter) -> PushedCursor:
+    """The cursor before the first row of a list."""
+    instant = selection.since - 1 if selection.ascending else _END_OF_TIME
+    if selection.sort == "started":
         return PushedCursor(instant, "")
-    if wanted.sort == "duration":
-        return PushedCursor(instant, "", -_END_OF_TIME if wanted.ascending else _END_OF_TIME)
-    return PushedCursor(instant, "", "" if wanted.ascending else _END_OF_WORDS)
+    if selection.sort == "duration":
+        return PushedCursor(instant, "", -_END_OF_TIME if selection.ascending else _END_OF_TIME)
+    return PushedCursor(instant, "", "" if selection.ascending else _END_OF_WORDS)
 
 
 def cursor_behind(run: Run, sort: PushedSort) -> PushedCursor:
-    """Where a list goes on behind a run."""
+    """The cursor after a run."""
     place: str | int | None = None
     match sort:
         case "workflow":
@@ -63,7 +63,7 @@ def cursor_behind(run: Run, sort: PushedSort) -> PushedCursor:
         case "status":
             place = SHOWN_STATUSES.get(run.status, str(run.status))
         case "duration":
-            # A run that is not over has no duration, which is less than any.
+            # An open run has no duration, which sorts before all others.
             place = -1 if run.closed_at is None else run.closed_at - run.started_at
         case "started":
             pass

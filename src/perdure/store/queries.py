@@ -1,7 +1,7 @@
 """Named SQL: files of `-- name:` blocks, loaded once.
 
-A `-- part:` block is no query: it is put in wherever its name stands in braces. A query with
-`{way}` is loaded twice, forwards and backwards.
+A `-- part:` block is not a query: it replaces its name in braces wherever that occurs. A query with
+`{way}` is loaded twice, in ascending and in descending order.
 """
 
 import re
@@ -37,14 +37,14 @@ def load_queries(package: str) -> Mapping[str, str]:
 
 
 def backwards(name: str) -> str:
-    """The query that reads the same from the other end."""
+    """The name of the same query in descending order."""
     return f"{name}_backwards"
 
 
 def shortened(query: str) -> str:
-    """The same in fewer characters, with numbers for names of parameters.
+    """The same query in fewer characters, with numbers as parameter names.
 
-    APSW finds a statement that it has prepared by all of its text, anew for every row.
+    APSW looks up a prepared statement by its whole text, for every row.
     """
     numbers: dict[str, int] = {}
     line = " ".join(query.split())
@@ -60,7 +60,7 @@ def load_shortened(package: str) -> Mapping[str, str]:
 
 @cache
 def load_migrations(package: str) -> Sequence[tuple[int, str]]:
-    """The migrations of a store in their order: version and script."""
+    """The migrations of a store, in order: version and script."""
     return [
         (int(file.name.split("_", 1)[0]), file.read_text("utf-8"))
         for file in _sql_files(package, "migrations")
@@ -68,7 +68,7 @@ def load_migrations(package: str) -> Sequence[tuple[int, str]]:
 
 
 def _filled(text: str, parts: Mapping[str, str]) -> str:
-    """A text with parts in their places, and parts in theirs. Other braces stay as they are."""
+    """A text with part names replaced, recursively. Other braces stay as they are."""
     pattern = re.compile(r"\{(" + "|".join(parts) + r")\}")
     while parts and pattern.search(text):
         text = pattern.sub(lambda found: parts[found.group(1)], text)

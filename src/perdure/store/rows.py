@@ -33,7 +33,7 @@ def _state_field(name: str) -> tuple[str, Any, Any]:
 
 _State = msgspec.defstruct("_State", [_state_field(n) for n in STATE_FIELDS], array_like=True)
 _state_decoder = msgspec.msgpack.Decoder(_State)
-# Where these stand among the fields of a run: taking them all and cutting costs less than names.
+# Positions among the fields of a run: slicing all fields costs less than reading by name.
 _FIXED = slice(0, ROW_FIELDS.index("status"))
 _STATE = slice(len(ROW_FIELDS), len(ROW_FIELDS) + len(STATE_FIELDS))
 assert Run.__struct_fields__[: len(ROW_FIELDS)] == ROW_FIELDS
@@ -63,12 +63,12 @@ def run_row(run: Run) -> tuple[Any, ...]:
 
 
 def changing_columns(run: Run) -> tuple[Any, ...]:
-    """Those of them that change, which are the last ones."""
+    """The columns that can change, which are the last ones."""
     return (str(run.status), run.closed_at, *state_columns(run))
 
 
 def state_columns(run: Run) -> tuple[Any, ...]:
-    """Those that change with every step, also while the run stays open."""
+    """The columns that change with every step while the run is open."""
     task = run.task
     return (
         run.version,
@@ -78,7 +78,7 @@ def state_columns(run: Run) -> tuple[Any, ...]:
 
 
 def run_of(row: tuple[Any, ...]) -> Run:
-    """A run from its columns; what stands in other tables is still missing."""
+    """A run from its columns, without the data of other tables."""
     state = _state_decoder.decode(row[11])
     run = Run(
         run_id=row[0],
@@ -99,7 +99,7 @@ def run_of(row: tuple[Any, ...]) -> Run:
 
 
 def closed_of(row: tuple[Any, ...]) -> RunRow:
-    """A run from its columns, also one that cannot be read."""
+    """The row of a run, even if its state cannot be decoded."""
     run: Run | None = None
     with contextlib.suppress(msgspec.DecodeError, ValueError, TypeError):
         run = run_of(row)
@@ -114,7 +114,7 @@ def remains_of(
     size: int,
     **others: list[Any],
 ) -> Remains:
-    """What was found of gone runs. Of chunks and items the last member is their length."""
+    """The rows found of removed runs. The last member of chunks and items is their length."""
     few_chunks, few_items = _within(chunks, size), _within(items, size)
     whole = len(few_chunks) == len(chunks) and len(few_items) == len(items)
     is_all = whole and all(len(found) < limit for found in (chunks, items, *others.values()))
@@ -122,7 +122,7 @@ def remains_of(
 
 
 def _within(found: list[tuple[Any, ...]], size: int) -> list[Any]:
-    """Keys of rows with so many bytes together; one at least."""
+    """Keys of the first rows within a number of bytes; at least one."""
     kept: list[tuple[Any, ...]] = []
     for *key, length in found:
         size -= length
@@ -133,7 +133,7 @@ def _within(found: list[tuple[Any, ...]], size: int) -> list[Any]:
 
 
 def ready_row(run: Run, place: int) -> tuple[Any, ...]:
-    """The columns of a task that pollers shall find."""
+    """The columns of a ready task."""
     if place == WORKFLOW_TASK:
         assert run.task is not None
         kind = TASK_KINDS[run.dialect]
@@ -149,7 +149,7 @@ def ready_row(run: Run, place: int) -> tuple[Any, ...]:
 def lease_counts(
     runs: Sequence[tuple[Any, ...]], operations: Sequence[tuple[Any, ...]]
 ) -> list[LeaseCount]:
-    """Owners, each with how many workflow tasks and how many activities it holds."""
+    """Lease owners, each with its numbers of workflow tasks and activities."""
     counted = [LeaseCount(owner, is_activity=False, number=number) for owner, number in runs]
     counted += [LeaseCount(owner, is_activity=True, number=number) for owner, number in operations]
     return counted
@@ -158,7 +158,7 @@ def lease_counts(
 def leases_of(
     runs: Sequence[tuple[Any, ...]], operations: Sequence[tuple[Any, ...]]
 ) -> list[tuple[Run, int]]:
-    """Leased tasks: runs by their columns, and with a sequence and an operation behind them."""
+    """Leased tasks from rows: the columns of a run, then a sequence and an operation."""
     held = [(run_of(row), WORKFLOW_TASK) for row in runs]
     for *row, sequence, data in operations:
         run = run_of(tuple(row))
@@ -168,7 +168,7 @@ def leases_of(
 
 
 def due_of(kind: str, target: str) -> str | RecordKey:
-    """What a deadline is about: a run by its id, or a record."""
+    """The target of a deadline: the id of a run, or the key of a record."""
     return target if kind == "run" else RecordKey.of_target(target)
 
 
@@ -177,7 +177,7 @@ def operation_of(data: bytes) -> Operation:
 
 
 def signal_of(data: bytes) -> Message:
-    """A signal or an update that waits in an inbox."""
+    """A waiting signal or update of an inbox."""
     return _message_decoder.decode(data)
 
 
@@ -195,7 +195,7 @@ def events_of(chunk: bytes) -> list[bytes]:
 
 
 def arguments_of(first_chunk: bytes) -> bytes:
-    """The start arguments, which stand in history and nowhere else."""
+    """The start arguments, which are stored only in history."""
     for event in _start_decoder.decode(b"[" + first_chunk + b"]"):
         if event.event_type == "WorkflowStarted":
             return bytes(event.payload.input)

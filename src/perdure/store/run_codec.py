@@ -1,4 +1,4 @@
-"""A run as bytes that one process hands to another, with all that belongs to it."""
+"""Encoding of a whole run as bytes, for sending it to another process."""
 
 from typing import Any
 from zlib import crc32
@@ -11,10 +11,10 @@ from perdure.core.run.state import BESIDE_FIELDS, STATE_FIELDS, Run
 from perdure.store import rows
 
 _FORM = crc32(repr((STATE_FIELDS, BESIDE_FIELDS)).encode())
-"""A release whose runs have other fields does not guess at ours: it reads the disk."""
+"""Identifies the fields of a run. A release with other fields rejects packed runs."""
 
 
-class _Carried(msgspec.Struct, array_like=True):
+class _PackedRun(msgspec.Struct, array_like=True):
     form: int
     row: tuple[Any, ...]
     operations: dict[int, Operation]
@@ -25,14 +25,14 @@ class _Carried(msgspec.Struct, array_like=True):
     opening: list[bytes]
 
 
-_decoder = msgspec.msgpack.Decoder(_Carried)
+_decoder = msgspec.msgpack.Decoder(_PackedRun)
 
 
 def pack_run(run: Run, most: int) -> bytes | None:
-    """A run as it is on disk and in memory; nothing if that is more than so many bytes."""
+    """A run as bytes; None if they exceed a number of bytes."""
     if run.events_bytes + run.opening_bytes + len(run.arguments) > most:
         return None
-    carried = _Carried(
+    carried = _PackedRun(
         form=_FORM,
         row=rows.run_row(run),
         operations=run.operations,
@@ -47,10 +47,10 @@ def pack_run(run: Run, most: int) -> bytes | None:
 
 
 def unpack_run(packed: bytes) -> Run:
-    """The run again. Raises `msgspec.MsgspecError` when this is none."""
+    """Decode a packed run. Raises `msgspec.MsgspecError` if the bytes are not one."""
     carried = _decoder.decode(packed)
     if carried.form != _FORM or len(carried.row) != rows.ROW_WIDTH:
-        raise msgspec.ValidationError("a run of another form")
+        raise msgspec.ValidationError("the run was packed by another release")
     run = rows.run_of(carried.row)
     run.operations, run.inbox, run.unread = carried.operations, carried.inbox, carried.unread
     run.arguments = carried.arguments

@@ -1,1 +1,1 @@
-"""The store on PostgreSQL: several nodes, one truth."""
+"""The store on PostgreSQL, which several nodes can share."""

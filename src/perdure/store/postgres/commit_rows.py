@@ -1,4 +1,4 @@
-"""What a beat writes, sorted under the parts of its statement."""
+"""The rows that a beat writes, grouped by the parts of its commit statement."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -79,13 +79,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "delete_item": ("run_ids", "stream_names", "offsets"),
     "delete_receipt": ("namespaces", "workflow_ids", "kinds", "request_ids"),
 }
-"""The parts in the order in which they stand, and the values of each."""
+"""The parts in the order of the statement, and the values of each."""
 
 Batches = dict[str, list[tuple[Any, ...]]]
 
 
 def collect(changes: Changes) -> Batches:
-    """Rows by part."""
+    """The rows of a beat, by part."""
     batches: Batches = {}
     for row in changes.gone:
         _add(batches, "hold_closed", (row.run_id, row.version))
@@ -215,7 +215,7 @@ def _collect_run(run: Run, batches: Batches) -> None:
 
 
 def _collect_beside(run: Run, batches: Batches) -> None:
-    """What stands in other tables."""
+    """Collect the rows of a run in other tables."""
     unsaved = run.unsaved
     run_id = run.run_id
     if unsaved.rewritten is not None:

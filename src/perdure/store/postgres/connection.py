@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL that comes back when it is lost."""
+"""A connection to PostgreSQL that reconnects when it is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -14,12 +14,12 @@ from perdure.store.postgres.errors import Lost, is_lost, translated
 CONNECT_SECONDS = 5.0
 """How long one attempt to connect may take."""
 PATIENCE_SECONDS = 10.0
-"""How long callers wait for a database that is away, from when it went away; then they are refused
-at once."""
+"""How long callers wait for an unreachable database, counted from the start of the outage; after
+that they are refused at once."""
 STATEMENT_SECONDS = 15.0
-"""How long a statement may take before it is given up."""
+"""How long a statement may take before it is aborted."""
 _GRACE_SECONDS = 1.0
-"""How long a statement whose caller is cancelled may take to its end."""
+"""How long a statement whose caller was cancelled may take to finish."""
 _PAUSES = (0.02, 0.05, 0.1, 0.2, 0.4)
 
 SESSION = {
@@ -31,7 +31,7 @@ SESSION = {
 }
 BEAT_SESSION = {
     **SESSION,
-    # Every access of the beat is by key, and one plan fits all its sizes.
+    # The beat accesses rows by key only, and one plan suits all sizes.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -44,10 +44,10 @@ Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 class PostgresConnection:
-    """Asks one thing at a time.
+    """A connection that runs one statement at a time.
 
-    Behind a pooler every transaction may meet another session, so nothing is kept in it: no
-    settings, no prepared statements, and each question is a transaction of its own.
+    Behind a pooler every transaction may run in another session. So with `pooled` no session state
+    is used: no settings, no prepared statements, and each query is a transaction of its own.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class PostgresConnection:
         self._pooled = pooled
         self._session = session
         self._greet = greet
-        # Lines of one store share it; what a line finds holds for all of them.
+        # Shared by the connections of one store: a failure of one counts for all of them.
         self._health = StoreHealth() if health is None else health
         self._connection: Connection | None = None
         self._is_closed = is_closed
@@ -74,7 +74,7 @@ class PostgresConnection:
         return self._connection is not None and not self._connection.is_closed()
 
     async def connect(self) -> Connection:
-        """The connection, made anew if need be."""
+        """The connection, reconnected if needed."""
         if self._connection is not None:
             if not self._connection.is_closed():
                 return self._connection
@@ -91,13 +91,13 @@ class PostgresConnection:
         finally:
             self._health.attempt_ended()
         if self._greet is not None:
-            # A greeting writes, so more than reading works.
+            # The greeting writes, so writes work, too.
             self._health.worked()
         return connection
 
     async def _connect_anew(self) -> Connection:
         try:
-            # In a task of its own: the driver needs one to measure time, and a caller may be none.
+            # In its own task: the driver's timeouts need one, and the caller may not run in a task.
             connection = await asyncio.ensure_future(self._new_connection())
         except Exception as error:
             raise _no_connection(error) from error
@@ -108,7 +108,7 @@ class PostgresConnection:
                 self.drop()
                 if isinstance(error, Unavailable) and error.reason != "storage_busy":
                     raise
-                # Something of an earlier connection is still under way: it is waited for.
+                # A statement of an earlier connection still runs: retry until it has ended.
                 raise Lost(str(error)) from error
             except BaseException:
                 self.drop()
@@ -127,19 +127,19 @@ class PostgresConnection:
         if self._is_closed:
             connection.terminate()
             raise Lost("the store is closed")
-        # Here, and not where it is waited for: who waits may be cancelled at this very moment.
+        # Assigned here and not by the caller, which may be cancelled at this very moment.
         self._connection = connection
         return connection
 
-    async def connect_patiently(self) -> None:
-        """Connect, for as long as a caller may wait."""
+    async def connect_with_retries(self) -> None:
+        """Connect, retrying for as long as a caller may wait."""
         if self.is_open:
             return
-        patience = PATIENCE_SECONDS - self._health.lasting_seconds
+        remaining = PATIENCE_SECONDS - self._health.lasting_seconds
         trouble = self._health.trouble
-        if trouble is not None and patience < 0 and self._health.is_being_tried:
+        if trouble is not None and remaining < 0 and self._health.is_being_tried:
             raise trouble
-        give_up_at = monotonic_seconds() + patience
+        give_up_at = monotonic_seconds() + remaining
         tries = 0
         while True:
             try:
@@ -152,10 +152,10 @@ class PostgresConnection:
             tries += 1
 
     async def ask(self, sql: str, *values: Any) -> list[asyncpg.Record]:
-        """One statement. Raises `Lost` when the connection broke meanwhile."""
+        """Run one statement. Raises `Lost` if the connection broke meanwhile."""
         connection = await self.connect()
         try:
-            return await self._undisturbed(self._fetch(connection, sql, values))
+            return await self._run_to_end(self._fetch(connection, sql, values))
         except Exception as error:
             if is_lost(error):
                 self.drop()
@@ -172,39 +172,41 @@ class PostgresConnection:
                 return await connection.fetch(sql, *map(stored, values))
         return await connection.fetch(sql, *map(stored, values))
 
-    async def _undisturbed(self, talk: Coroutine[Any, Any, T]) -> T:
-        """Let a statement end, also when its caller is cancelled, or hang up.
+    async def _run_to_end(self, statement: Coroutine[Any, Any, T]) -> T:
+        """Let a statement finish even if its caller is cancelled; after a grace time, disconnect.
 
-        The driver would open another connection only to have the statement cancelled; and a loop
-        that is closed while that is under way never ends.
+        The driver would open another connection to cancel the statement, and an event loop that is
+        closed during that never ends.
         """
-        talking = asyncio.ensure_future(talk)
+        running = asyncio.ensure_future(statement)
         try:
-            return await asyncio.shield(talking)
+            return await asyncio.shield(running)
         except asyncio.CancelledError:
-            talking.add_done_callback(_heard)
+            running.add_done_callback(_ignore_outcome)
             try:
-                await asyncio.wait({talking}, timeout=_GRACE_SECONDS)
+                await asyncio.wait({running}, timeout=_GRACE_SECONDS)
             finally:
-                if not talking.done():
+                if not running.done():
                     self.drop()
             raise
 
-    async def ask_patiently(self, sql: str, *values: Any) -> list[asyncpg.Record]:
-        """A question that may be asked twice: when the connection breaks, it is."""
+    async def ask_with_retries(self, sql: str, *values: Any) -> list[asyncpg.Record]:
+        """Run a statement that may run twice: it is repeated if the connection breaks."""
         for _ in range(3):
-            await self.connect_patiently()
+            await self.connect_with_retries()
             try:
                 return await self.ask(sql, *values)
             except Lost as error:
                 last = error
-        raise Unavailable("storage_unavailable", f"the store went away: {last}", 1) from last
+        raise Unavailable(
+            "storage_unavailable", f"the connection to the store was lost: {last}", 1
+        ) from last
 
     async def command(self, text: str) -> None:
-        """A word about the transaction."""
+        """Run a transaction command."""
         connection = await self.connect()
         try:
-            await self._undisturbed(connection.execute(text))
+            await self._run_to_end(connection.execute(text))
         except Exception as error:
             if is_lost(error):
                 self.drop()
@@ -214,21 +216,21 @@ class PostgresConnection:
             raise
 
     async def rest(self) -> None:
-        """Leave a database that does not want us alone for a moment."""
+        """Wait for a moment before the next attempt to connect."""
         await asyncio.sleep(_PAUSES[-1])
 
     def drop(self) -> None:
-        """Forget the connection; the next question makes another."""
+        """Close the connection; the next statement opens another."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             connection.terminate()
 
     def reopen(self) -> None:
-        """Connections may be made again."""
+        """Allow connecting again after `close`."""
         self._is_closed = False
 
     async def close(self) -> None:
-        """Hang up. Whoever still asks, or is about to connect, is refused."""
+        """Disconnect. Statements and attempts to connect are refused from now on."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is None or connection.is_closed():
@@ -239,10 +241,10 @@ class PostgresConnection:
             connection.terminate()
 
 
-def _heard(talking: "asyncio.Future[Any]") -> None:
-    """Nobody is left who would want to know how it ended."""
-    if not talking.cancelled():
-        talking.exception()
+def _ignore_outcome(running: "asyncio.Future[Any]") -> None:
+    """Retrieve the outcome, so that asyncio does not log it as never retrieved."""
+    if not running.cancelled():
+        running.exception()
 
 
 def _away(error: Lost | Unavailable) -> Unavailable:
@@ -252,21 +254,21 @@ def _away(error: Lost | Unavailable) -> Unavailable:
 
 
 def _no_connection(error: Exception) -> Exception:
-    """A database that is away may come back; one that does not know us will not."""
+    """The error of a failed attempt: `Lost` if a retry may help, else `Unavailable`."""
     if is_lost(error) or isinstance(error, asyncpg.CannotConnectNowError):
         return Lost(str(error) or type(error).__name__)
     if isinstance(error, asyncpg.PostgresError):
-        return Unavailable("storage_unavailable", f"the store refuses us: {error}", 2)
+        return Unavailable("storage_unavailable", f"the store refuses the connection: {error}", 2)
     if isinstance(error, ValueError):
         return Unavailable("storage_unavailable", "the address of the store is not valid", 2)
     return error
 
 
-# PostgreSQL cannot keep a NUL in a text. Whatever a client names comes back as it was.
+# PostgreSQL cannot store a NUL in a text. Names of clients are escaped and restored.
 
 
 def stored(value: Any) -> Any:
-    """A value as PostgreSQL can keep it."""
+    """A value in the form that PostgreSQL can store."""
     if type(value) is str:
         return _escaped(value) if "\0" in value or "\x1b" in value else value
     if type(value) is list:
@@ -277,7 +279,7 @@ def stored(value: Any) -> Any:
 
 
 def plain(text: str) -> str:
-    """A stored text as it was."""
+    """A stored text in its original form."""
     return text.replace("\x1b0", "\0").replace("\x1b[", "\x1b") if "\x1b" in text else text
 
 

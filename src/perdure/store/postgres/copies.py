@@ -1,8 +1,8 @@
-"""A PostgreSQL database as one end of a copy.
+"""A PostgreSQL database as the source or target of a copy.
 
-Nothing keeps nodes from a database as a lock keeps them from a file. So it is looked whether any
-are connected or wrote lately, the source is read as it was at one moment, and at the end it is
-looked whether any node wrote since.
+A database has no lock that excludes nodes, as a file has. So the copy checks that none are
+connected or wrote recently, reads the source in one snapshot, and checks at the end that no node
+has written since.
 """
 
 import contextlib
@@ -33,21 +33,21 @@ from perdure.store.postgres.schema import (
 from perdure.store.postgres.statements import Statements
 
 SILENCE = 30 * SECOND
-"""For how long nothing was seen of a node that said no goodbye. Living nodes note it more often."""
+"""How long a node that did not stop cleanly must be silent. Live nodes write more often."""
 PAGE_SECONDS_MAX = 600.0
 _FETCHED_ROWS = 32
-"""How many rows are in flight at once; each may be large."""
+"""How many rows are fetched at once; each may be large."""
 _PATIENT = (
     "set local statement_timeout = 0",
     "set local idle_in_transaction_session_timeout = 0",
-    # So that rows come at once, however many there are.
+    # So that the first rows arrive at once, however many there are.
     "set local enable_hashjoin = off",
     "set local enable_sort = off",
 )
 
 
 class PostgresEnd:
-    """One database. No session is relied upon, so a pooler may stand before it."""
+    """One database. It uses no session state, so that a pooler may be in between."""
 
     def __init__(self, url: str, *, clock: Clock) -> None:
         self._line = PostgresConnection(url, pooled=True, session={})
@@ -65,7 +65,7 @@ class PostgresEnd:
                 await require_current(connection)
                 await require_finished(connection)
                 await self._require_stopped()
-            await self._snapshot.enter_async_context(self._one_moment())
+            await self._snapshot.enter_async_context(self._open_snapshot())
             self._nodes = await self._load_nodes()
 
     async def require_unchanged(self) -> None:
@@ -83,7 +83,7 @@ class PostgresEnd:
             raise Unavailable("storage_in_use", life)
 
     async def _find_life(self) -> str | None:
-        """What speaks for a server that is still there."""
+        """Evidence of a running server, as the text of a refusal."""
         now = await self._connection.fetchval(self._sql["read_clock"])
         found = await self._connection.fetchrow(self._sql["find_life"], now - SILENCE)
         assert found is not None
@@ -92,7 +92,9 @@ class PostgresEnd:
             return "servers are connected to it; stop them first"
         if nodes:
             silence = f"less than {SILENCE // SECOND} seconds ago"
-            return f"a node was here {silence} and said no goodbye; if it is gone, try again later"
+            return (
+                f"a node wrote {silence} and did not stop cleanly; if it is gone, try again later"
+            )
         return None
 
     # As the target -------------------------------------------------------------------------------
@@ -107,7 +109,7 @@ class PostgresEnd:
             async with connection.transaction():
                 await note_unfinished(connection)
                 await connection.execute(self._sql["clear_namespaces"])
-            # A server that came before the note is seen now; one that comes later sees the note.
+            # A server from before the mark is seen now; one that starts later sees the mark.
             async with connection.transaction():
                 life = await self._find_life()
                 if life is not None:
@@ -117,14 +119,14 @@ class PostgresEnd:
                 raise Unavailable("storage_in_use", life)
 
     async def _require_empty(self) -> None:
-        """Refuse whatever somebody may miss, before anything is changed."""
+        """Refuse a database with data, before anything is changed."""
         await require_current(self._connection)
         await require_finished(self._connection)
         await self._require_stopped()
         if await self._connection.fetchval(self._sql["find_anything"]):
             raise Unavailable("storage_not_empty", "it is not empty; copy into a fresh one")
 
-    async def take_in(self, table: str, page: list[Row]) -> None:
+    async def write_page(self, table: str, page: list[Row]) -> None:
         now = self._clock.now()
         with _refusals():
             if table == "history":
@@ -152,7 +154,7 @@ class PostgresEnd:
         page = Page()
         query = self._sql[f"give_{table}"]
         with _refusals():
-            async with self._one_moment():
+            async with self._open_snapshot():
                 async for row in self._connection.cursor(
                     query, prefetch=_FETCHED_ROWS, timeout=PAGE_SECONDS_MAX
                 ):
@@ -163,8 +165,8 @@ class PostgresEnd:
             yield rest
 
     @contextlib.asynccontextmanager
-    async def _one_moment(self) -> AsyncIterator[None]:
-        """Read what was there at one moment, for as long as it takes."""
+    async def _open_snapshot(self) -> AsyncIterator[None]:
+        """Read from one snapshot, for as long as it takes."""
         async with self._connection.transaction(isolation="repeatable_read", readonly=True):
             for setting in _PATIENT:
                 await self._connection.execute(setting)
@@ -174,7 +176,7 @@ class PostgresEnd:
     async def _opening(self) -> AsyncIterator[Connection]:
         async with contextlib.AsyncExitStack() as undo:
             undo.push_async_callback(self.close)
-            await self._line.connect_patiently()
+            await self._line.connect_with_retries()
             with _refusals():
                 self._connection = await self._line.connect()
                 yield self._connection
@@ -189,7 +191,7 @@ class PostgresEnd:
 def _kept(
     table: str, page: list[Row], now: int
 ) -> Iterator[tuple[str, tuple[str, ...], list[Row]]]:
-    """What PostgreSQL keeps of a page, and where."""
+    """The rows that a page becomes in PostgreSQL, by statement."""
     columns = TABLES[table]
     match table:
         case "run":
@@ -231,13 +233,14 @@ def _poll_of(data: bytes) -> str | None:
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Errors of the database in words that everybody knows."""
+    """Translate errors of the database to `Unavailable`."""
     try:
         yield
     except (Lost, OSError, asyncpg.InterfaceError, asyncpg.PostgresError) as error:
-        told = translated(error) if isinstance(error, asyncpg.PostgresError) else error
+        refusal = translated(error) if isinstance(error, asyncpg.PostgresError) else error
         if isinstance(error, Lost) or is_lost(error):
-            told = Unavailable("storage_unavailable", f"the store went away: {error}")
-        elif not isinstance(told, Unavailable):
-            told = Unavailable("storage_error", f"the store refuses: {error}")
-        raise told from error
+            text = f"the connection to the store was lost: {error}"
+            refusal = Unavailable("storage_unavailable", text)
+        elif not isinstance(refusal, Unavailable):
+            refusal = Unavailable("storage_error", f"the store refuses: {error}")
+        raise refusal from error

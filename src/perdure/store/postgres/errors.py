@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean for a beat."""
+"""Translation of PostgreSQL's errors."""
 
 import asyncpg
 
@@ -6,7 +6,7 @@ from perdure.store.interface import Conflict, Unavailable
 
 
 class Lost(Exception):
-    """The connection broke. What was under way on it may or may not have happened."""
+    """The connection broke. Its last statement may or may not have been carried out."""
 
 
 LOST: tuple[type[BaseException], ...] = (
@@ -19,7 +19,7 @@ LOST: tuple[type[BaseException], ...] = (
     asyncpg.TooManyConnectionsError,
     asyncpg.ReadOnlySQLTransactionError,
 )
-"""Errors after which the connection is of no use: broken, being shut down, or to a standby."""
+"""Errors after which the connection is unusable: broken, being shut down, or to a standby."""
 
 _RACES: tuple[type[asyncpg.PostgresError], ...] = (
     asyncpg.UniqueViolationError,
@@ -27,7 +27,7 @@ _RACES: tuple[type[asyncpg.PostgresError], ...] = (
     asyncpg.DeadlockDetectedError,
     asyncpg.LockNotAvailableError,
 )
-"""Errors that say that another node changed the data first. The transaction wrote nothing."""
+"""Errors of a lost race with another node. The transaction wrote nothing."""
 
 _REFUSALS: tuple[tuple[type[asyncpg.PostgresError], str], ...] = (
     (asyncpg.QueryCanceledError, "storage_busy"),
@@ -46,15 +46,15 @@ _REFUSALS: tuple[tuple[type[asyncpg.PostgresError], str], ...] = (
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether a connection can be used no more after an error."""
+    """Whether a connection is unusable after an error."""
     if isinstance(error, asyncpg.QueryCanceledError | ValueError):
-        # Cut short by its time limit, or by the driver because a value made no sense.
+        # Interrupted by its time limit, or by the driver because of a value that it cannot encode.
         return False
     return isinstance(error, LOST)
 
 
 def translated(error: asyncpg.PostgresError) -> Exception:
-    """The error in words that the engine knows; one that it does not know stays as it is."""
+    """The error as one of the store interface; an unknown error stays as it is."""
     if isinstance(error, _RACES):
         return Conflict(f"another node changed the data first: {error}")
     for kind, reason in _REFUSALS:

@@ -1,4 +1,4 @@
-"""Bringing the schema up to date, and history's partitions into being before they are needed."""
+"""Schema migrations, checks of the database, and partitions of the history table."""
 
 import contextlib
 import logging
@@ -19,22 +19,22 @@ _LOCK = 7_366_245_101
 """The advisory lock under which schemas change: one node at a time."""
 _MONTHS_AHEAD = 2
 _MIGRATION_SECONDS = 3600.0
-"""How long a migration may take, or another node's that is waited for."""
+"""How long a migration may take, or the wait for that of another node."""
 _LATEST = int(datetime(9999, 1, 1, tzinfo=UTC).timestamp())
 _MONTHS_BACK_MAX = 120
-"""How old histories may be that still get a partition of their month."""
+"""How old histories may be to get a partition of their month."""
 
 log = logging.getLogger(__name__)
 
 
 async def migrate(connection: Connection) -> list[int]:
-    """Apply what is missing, all or nothing; returns the versions that were applied.
+    """Apply missing migrations, all or nothing; returns the versions that were applied.
 
-    A newer schema is fine as long as it says that releases of our age can still use it.
+    A newer schema is accepted if it declares that this release can still use it.
     """
     migrations = load_migrations(PACKAGE)
     with contextlib.suppress(asyncpg.UndefinedTableError):
-        # Most of the time there is nothing to do, and who may only read and write can see that.
+        # Usually nothing is missing, and a role without DDL rights can see that.
         if not _missing(await _versions(connection), migrations):
             return []
     async with connection.transaction():
@@ -57,7 +57,7 @@ async def migrate(connection: Connection) -> list[int]:
 
 
 async def require_current(connection: Connection) -> None:
-    """Refuse what is not exactly of this release: who copies must know every column."""
+    """Refuse any schema but that of this release: a copy must know every column."""
     try:
         present = await _versions(connection)
     except asyncpg.UndefinedTableError:
@@ -77,14 +77,14 @@ async def has_schema(connection: Connection) -> bool:
 
 
 async def require_finished(connection: Connection) -> None:
-    """Refuse what a copy that was cut off has left."""
+    """Refuse the target of an interrupted copy."""
     query = "select 1 from perdure.meta where key = 'unfinished_copy'"
     if await connection.fetchval(query):
         raise Unavailable("storage_incomplete", UNFINISHED)
 
 
 async def note_unfinished(connection: Connection) -> None:
-    """Say that a copy is under way."""
+    """Mark the database as the target of an unfinished copy."""
     await connection.execute("insert into perdure.meta values ('unfinished_copy', 'yes')")
 
 
@@ -100,7 +100,7 @@ async def _versions(connection: Connection) -> list[tuple[int, int]]:
 def _missing(
     present: list[tuple[int, int]], migrations: Sequence[tuple[int, str]]
 ) -> list[tuple[int, str]]:
-    """The migrations that are still to be done. Refuses a schema that is too new for us."""
+    """The missing migrations. Refuses a schema that is too new for this release."""
     current = max((version for version, _ in present), default=0)
     newest = migrations[-1][0]
     if max((needs for _, needs in present), default=0) > newest:
@@ -112,14 +112,14 @@ def _missing(
 
 
 def _needs(script: str) -> int:
-    """The oldest schema whose releases can work with this one, as the script says."""
+    """The oldest schema whose releases can use this one, as the script declares."""
     found = re.search(r"^-- needs: (\d+)$", script, re.MULTILINE)
-    assert found is not None, "a migration says which releases can live with it"
+    assert found is not None, "a migration declares the oldest release that can use it"
     return int(found.group(1))
 
 
 async def require_safe(connection: Connection) -> None:
-    """Refuse a database that would forget what it said it had written."""
+    """Refuse a database that could lose acknowledged writes, or cannot hold the data."""
     row = await connection.fetchrow(
         "select current_setting('synchronous_commit'), current_setting('server_encoding'), "
         "current_setting('server_version_num')::int"
@@ -136,19 +136,19 @@ async def require_safe(connection: Connection) -> None:
 
 
 async def refresh_statistics(connection: Connection) -> None:
-    """Let the planner know what has come all at once."""
+    """Update the planner's statistics after a bulk load."""
     for table in ("run", "open_run", "operation", "inbox", "history", "ready", "deadline"):
         await connection.execute(f"analyze perdure.{table}")
 
 
 async def add_partitions(connection: Connection, now: int) -> list[str]:
-    """Make room for the histories of this month and the next ones; returns what was new."""
+    """Create the partitions of this month and the next ones; returns the new ones."""
     month = _month_at(now // 1000)
     return await _add_months(connection, range(month, month + _MONTHS_AHEAD + 1))
 
 
 async def add_partitions_of(connection: Connection, run_ids: Iterable[str], now: int) -> list[str]:
-    """Make room for the histories of some runs, which may be old; returns what was new."""
+    """Create the partitions of some runs, which may be old; returns the new ones."""
     latest = _month_at(now // 1000) + _MONTHS_AHEAD
     made = [ulid_millisecond(run_id) for run_id in run_ids]
     months = {_month_at(millisecond) for millisecond in made if millisecond is not None}
@@ -184,15 +184,15 @@ async def _add_partition(connection: Connection, name: str, month: int) -> bool:
         asyncpg.LockNotAvailableError,
         asyncpg.InsufficientPrivilegeError,
     ) as error:
-        # Some of that month are in the default partition already, or the table is busy, or somebody
-        # else makes tables here: they are as safe there.
+        # The default partition has rows of that month, or the table is locked, or another node
+        # creates it. Rows are as safe in the default partition.
         log.warning("creating history partition %s failed, retrying later: %s", name, error)
         return False
     return True
 
 
 def _month_at(millisecond: int) -> int:
-    # No id is from a later time than this one can be told.
+    # Later instants cannot be encoded in an id.
     when = datetime.fromtimestamp(min(millisecond // 1000, _LATEST), UTC)
     return when.year * 12 + when.month - 1
 

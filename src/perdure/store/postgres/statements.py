@@ -1,4 +1,4 @@
-"""Named queries with numbered values, and commits put together from the parts they need."""
+"""Named queries with numbered parameters, and commit statements composed of parts."""
 
 import re
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _CHECKS = {
 
 
 def numbered(text: str, first: int = 1) -> tuple[str, list[str]]:
-    """A query with `$1`, `$2` for its named values, and their names in that order."""
+    """A query with `$1`, `$2` for its named parameters, and their names in that order."""
     names: list[str] = []
 
     def number(found: re.Match[str]) -> str:
@@ -47,34 +47,34 @@ class Statements:
         return self._plain[name]
 
     def commit(self, parts: Mapping[str, Mapping[str, Any]]) -> tuple[str, list[Any]]:
-        """One statement that does everything, and its values."""
-        wanted = tuple(parts)
-        known = self._commits.get(wanted)
-        if known is None:
-            known = self._commits[wanted] = self._compose(wanted)
-        text, names = known
+        """One statement that writes all parts, and its values."""
+        part_names = tuple(parts)
+        composed = self._commits.get(part_names)
+        if composed is None:
+            composed = self._commits[part_names] = self._compose(part_names)
+        text, names = composed
         return text, [parts[part][name] for part, name in names]
 
-    def _compose(self, wanted: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
+    def _compose(self, part_names: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
         names: list[tuple[str, str]] = []
         written: dict[str, str] = {}
-        for part in wanted:
+        for part in part_names:
             text, own = numbered(self._parts[part], first=len(names) + 1)
             written[part] = text
             names.extend((part, name) for name in own)
-        holds = [part for part in wanted if part in HOLDS]
+        holds = [part for part in part_names if part in HOLDS]
         checks = " and ".join(f"(select ok from {_CHECKS[part]})" for part in holds)
         whole = self._parts["whole"].format(
             holds=",\n".join(written[part] for part in holds),
             checks=checks,
-            writes=",\n".join(written[part] for part in wanted if part not in HOLDS),
+            writes=",\n".join(written[part] for part in part_names if part not in HOLDS),
         )
         return whole, names
 
 
 @cache
 def _load_plain() -> Mapping[str, str]:
-    """The statements that need no others, numbered."""
+    """The statements that are not parts of others, numbered."""
     queries = load_queries(PACKAGE)
     return MappingProxyType(
         {name: numbered(text)[0] for name, text in queries.items() if not _is_part(text)}

@@ -1,8 +1,8 @@
-"""The PostgreSQL store: one lane for the beat, a few readers, nothing assumed.
+"""The PostgreSQL store: one connection for the beat, and a few for readers.
 
-A beat loads with one statement and commits with one. What it decided on is locked and compared by
-version in the statement that writes, so a race that is lost writes nothing. When the connection
-breaks in the middle of a commit, the number of the node's last beat on disk says how it ended.
+A beat loads with one statement and commits with one. The commit locks the rows that the beat
+decided on and compares their versions, so that a lost race writes nothing. If the connection breaks
+during a commit, the number of the node's last stored beat shows whether it succeeded.
 """
 
 import asyncio
@@ -71,12 +71,12 @@ from perdure.store.push_lists import question
 from perdure.store.queries import backwards
 
 READERS_MAX = 4
-"""How many readers may ask at the same time."""
+"""How many reads run at the same time."""
 _DUE_TAKEN = 5 * SECOND
-"""How long due rows are a node's alone: if it dies with them, others take them up then."""
+"""How long due rows are claimed by one node; if it dies, others claim them after that."""
 _BEATS_KEPT = 100
-"""Of its own beats a node needs to find only the last one again."""
-_GOODBYE_SECONDS = 2.0
+"""How many of its beats a node keeps; it needs to find only the last one again."""
+_LEAVE_SECONDS = 2.0
 _OPEN_TRIES = 3
 _NODE_FORGOTTEN = 7 * 86_400 * SECOND
 _END_OF_TIME = 2**62
@@ -85,7 +85,7 @@ _NOTHING: Mapping[str, Run] = {}
 
 
 class PostgresStore:
-    """One database that several nodes share."""
+    """A store in one database that several nodes share."""
 
     is_shared = True
 
@@ -123,16 +123,16 @@ class PostgresStore:
                     undo.pop_all()
                     return
             except Lost as error:
-                # Everything that was begun is either done or undone, so it may begin anew.
+                # Every step was carried out in full or not at all, so opening can start again.
                 if not tries_left:
-                    raise _went_away(error) from error
+                    raise _lost(error) from error
 
     async def _open(self) -> None:
         self._reopen()
         await self._migrate()
         async with self._builder() as connection:
             await require_finished(connection)
-        await self._lane.connect_patiently()
+        await self._lane.connect_with_retries()
         await self._make_room()
 
     def _reopen(self) -> None:
@@ -145,7 +145,7 @@ class PostgresStore:
         try:
             return await self._migrate()
         except Lost as error:
-            raise _went_away(error) from error
+            raise _lost(error) from error
 
     async def _migrate(self) -> list[int]:
         async with self._builder() as connection:
@@ -156,7 +156,7 @@ class PostgresStore:
         try:
             await self._make_room()
         except Lost as error:
-            raise _went_away(error) from error
+            raise _lost(error) from error
 
     async def _make_room(self) -> None:
         async with self._builder() as connection:
@@ -166,9 +166,9 @@ class PostgresStore:
 
     @contextlib.asynccontextmanager
     async def _builder(self) -> AsyncIterator[Connection]:
-        """A connection for work on the schema. What goes wrong with it is told in our words."""
+        """A connection for changing the schema. Its errors become those of the store interface."""
         async with self._reader() as line:
-            await line.connect_patiently()
+            await line.connect_with_retries()
             try:
                 yield await line.connect()
             except Exception as error:
@@ -185,16 +185,16 @@ class PostgresStore:
 
     async def close(self) -> None:
         if self._lane.is_open:
-            # Else it looks for a while as if we still wrote.
+            # Otherwise this process looks like a live node for a while.
             with contextlib.suppress(Lost, Unavailable, Conflict, TimeoutError):
-                async with asyncio.timeout(_GOODBYE_SECONDS):
+                async with asyncio.timeout(_LEAVE_SECONDS):
                     await self._lane.ask(self._sql["leave"], self._node_id)
         await self._lane.close()
         for line in self._reader_lines:
             await line.close()
 
     async def _enrol(self, line: PostgresConnection) -> None:
-        """On a new connection: from now on nothing of an older one can be committed any more."""
+        """Register the node on a new connection; commits of its older ones become impossible."""
         found = await line.ask(self._sql["enrol"], self._node_id, self._clock.now())
         self._epoch = found[0][0]
         self._in_transaction = False
@@ -211,7 +211,7 @@ class PostgresStore:
         runs = {run_id: held[run_id] for run_id in ids if run_id in held}
         for row in changed:
             if row[0] is None:
-                # Whoever remembers it remembers what is gone.
+                # The run was removed: drop the held copy.
                 runs.pop(row[18], None)
                 continue
             run = await self._run_of(row, held.get(row[0]))
@@ -231,12 +231,12 @@ class PostgresStore:
             run.arguments = held.arguments
             run.opening, run.opening_bytes = held.opening, held.opening_bytes
             if len(run.events) == run.history_count - held.history_count:
-                # Nothing is missing between what memory has and what is new.
+                # The new events follow the held ones without a gap.
                 run.events = held.events + run.events
         elif run.events_first == 1 and chunks:
             run.arguments = damaged.arguments_of(run_id, *chunks[0])
         elif run.plain_input is not None:
-            # Its start events may still be encoded anew, so all must be there.
+            # Its start events may still be re-encoded, so all events are needed.
             every = await self._ask("load_chunks", run.run_id)
             damaged.require_whole(run_id, every)
             run.events = [event for chunk in every for event in damaged.events_of(run_id, *chunk)]
@@ -251,9 +251,9 @@ class PostgresStore:
         return run
 
     async def find_current(self, instances: Collection[Instance]) -> Mapping[Instance, str]:
-        wanted = list(instances)
+        keys = list(instances)
         found = await self._ask(
-            "find_current", [i.namespace for i in wanted], [i.workflow_id for i in wanted]
+            "find_current", [key.namespace for key in keys], [key.workflow_id for key in keys]
         )
         return {Instance(plain(row[0]), plain(row[1])): row[2] for row in found}
 
@@ -281,12 +281,12 @@ class PostgresStore:
         found = await self._ask("find_items", *key, list(keys))
         return {plain(row[0]): row[1] for row in found}
 
-    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
-        found = await self._ask(_reading(wanted), *_range(wanted))
-        return [RecordKey(wanted.kind, wanted.namespace, plain(row[0])) for row in found]
+    async def find_record_keys(self, selection: RecordRange) -> list[RecordKey]:
+        found = await self._ask(_reading(selection), *_range(selection))
+        return [RecordKey(selection.kind, selection.namespace, plain(row[0])) for row in found]
 
-    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
-        return _records(wanted, await self._ask(_reading(wanted), *_range(wanted)))
+    async def find_record_page(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]:
+        return _records(selection, await self._ask(_reading(selection), *_range(selection)))
 
     async def find_kind(self, kind: str, limit: int) -> list[tuple[RecordKey, Record]]:
         found = await self._ask("find_kind", kind, limit)
@@ -295,11 +295,11 @@ class PostgresStore:
             for row in found
         ]
 
-    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
-        """The rows stay locked until the beat ends, so that no other node removes them, too."""
+    async def find_closed(self, selection: ClosedFilter) -> list[RunRow]:
+        """The rows stay locked until the beat ends, so that no other node removes them."""
         await self._begin()
-        query = "find_closed_pushed" if wanted.is_pushed else "find_closed"
-        return [_row_of(row) for row in await self._ask(query, *_closed(wanted))]
+        query = "find_closed_pushed" if selection.is_pushed else "find_closed"
+        return [_row_of(row) for row in await self._ask(query, *_closed(selection))]
 
     async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
         await self._begin()
@@ -363,7 +363,7 @@ class PostgresStore:
 
     async def _begin(self) -> None:
         if not self._in_transaction:
-            await self._lane.connect_patiently()
+            await self._lane.connect_with_retries()
             try:
                 await self._lane.command(_BEGIN)
             except Lost as error:
@@ -372,7 +372,7 @@ class PostgresStore:
 
     async def _ask(self, query: str, *values: Any) -> list[asyncpg.Record]:
         if not self._in_transaction:
-            return await self._lane.ask_patiently(self._sql[query], *values)
+            return await self._lane.ask_with_retries(self._sql[query], *values)
         try:
             return await self._lane.ask(self._sql[query], *values)
         except Lost as error:
@@ -383,7 +383,7 @@ class PostgresStore:
 
     async def commit(self, changes: Changes) -> None:
         if not self._in_transaction:
-            await self._lane.connect_patiently()
+            await self._lane.connect_with_retries()
         self._beat += 1
         now = self._clock.now()
         parts: dict[str, dict[str, Any]] = {
@@ -409,7 +409,7 @@ class PostgresStore:
             self.health.refused(error)
             raise
         if not is_fenced:
-            # Somebody forgot this node; a new connection enrols it again.
+            # Another node removed this one from the list; a new connection registers it again.
             self._lane.drop()
         if not is_done:
             raise Conflict("another node changed the data first")
@@ -418,16 +418,16 @@ class PostgresStore:
             run.version += 1
 
     async def _is_on_disk(self) -> bool:
-        """How a commit ended whose connection broke.
+        """Whether a commit succeeded whose connection broke.
 
-        A new connection ends what the old one had under way. Until there is one nobody knows, and
-        nothing may be decided again.
+        A new connection ends the statements of the old one. Until it exists the outcome is unknown,
+        and nothing may be decided again.
         """
         try:
             return bool(await self._ask("find_beat", self._node_id, self._beat))
         except (Conflict, Unavailable) as error:
-            told = f"how a commit ended is not known: {error}"
-            raise Unavailable("storage_unavailable", told, 2) from error
+            text = f"the outcome of a commit is unknown until the database is back: {error}"
+            raise Unavailable("storage_unavailable", text, 2) from error
 
     async def release(self) -> None:
         if not self._in_transaction:
@@ -436,7 +436,7 @@ class PostgresStore:
         try:
             await self._lane.command("rollback")
         except (Lost, Unavailable, Conflict):
-            # It is gone, and its locks with it.
+            # The connection is lost, and its locks with it.
             self._lane.drop()
 
     # Reading -------------------------------------------------------------------------------------
@@ -497,11 +497,11 @@ class PostgresStore:
                     await self._ask_now(line, "probe", PROBE_BYTES)
                     await self._ask_now(line, "forget_probe")
             except Lost as error:
-                raise _went_away(error) from error
+                raise _lost(error) from error
         self.health.worked()
 
     async def _ask_now(self, line: PostgresConnection, query: str, *values: Any) -> None:
-        """Ask without patience, but on a connection that was not broken before."""
+        """Run a statement without waiting for a reconnect; a broken connection is replaced once."""
         try:
             await line.ask(self._sql[query], *values)
         except Lost:
@@ -520,29 +520,31 @@ class PostgresStore:
         ((waiting, before),) = await self._read("count_messages", run.inbox_first, run.run_id)
         return Unread(waiting, before)
 
-    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
-        query = "read_closed_pushed" if wanted.is_pushed else "read_closed"
-        return [row[0] for row in await self._read(query, *_closed(wanted))]
+    async def read_closed(self, selection: ClosedFilter) -> list[str]:
+        query = "read_closed_pushed" if selection.is_pushed else "read_closed"
+        return [row[0] for row in await self._read(query, *_closed(selection))]
 
     async def read_instance(self, instance: Instance) -> Sequence[Run]:
         return [_run_of(row) for row in await self._read("read_instance", *instance)]
 
-    async def read_list(self, wanted: RunFilter, after: ListCursor | None, limit: int) -> list[Run]:
+    async def read_list(
+        self, selection: RunFilter, after: ListCursor | None, limit: int
+    ) -> list[Run]:
         statuses = None
-        query, named = listing(wanted)
-        if wanted.bucket is not None:
-            chosen = [status for status in RunStatus if bucket(status) == wanted.bucket]
+        query, named = listing(selection)
+        if selection.bucket is not None:
+            chosen = [status for status in RunStatus if bucket(status) == selection.bucket]
             statuses = [status.value for status in chosen]
             if named is None and chosen and CLOSED.isdisjoint(chosen):
                 query = "read_open_list"
         cursor = ListCursor(_END_OF_TIME, "") if after is None else after
         found = await self._read(
             query,
-            wanted.namespace,
+            selection.namespace,
             *cursor,
-            wanted.since,
-            wanted.workflow_type,
-            wanted.hidden_type,
+            selection.since,
+            selection.workflow_type,
+            selection.hidden_type,
             statuses,
             *(() if named is None else (list(named),)),
             limit,
@@ -550,14 +552,14 @@ class PostgresStore:
         return [_run_of(row) for row in found]
 
     async def read_pushed(
-        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
+        self, selection: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]:
-        statuses = None if wanted.statuses is None else list(wanted.statuses)
-        query, values = question(wanted, statuses, after, limit)
+        statuses = None if selection.statuses is None else list(selection.statuses)
+        query, values = question(selection, statuses, after, limit)
         return [_run_of(row) for row in await self._read(query, *values)]
 
-    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
-        values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)
+    async def read_pushed_figures(self, selection: PushedFilter, step: int) -> list[PushedFigures]:
+        values = (step, selection.namespace, selection.since, selection.app, selection.workflow)
         return [PushedFigures(*row) for row in await self._read("read_pushed_figures", *values)]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
@@ -625,13 +627,13 @@ class PostgresStore:
         found = await self._read("find_records", *_columns([key]))
         return Record(found[0][5], found[0][4], version=found[0][3]) if found else None
 
-    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
-        found = await self._read(_reading(wanted), *_range(wanted))
-        return _records(wanted, found)
+    async def read_records(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = await self._read(_reading(selection), *_range(selection))
+        return _records(selection, found)
 
     async def _read(self, query: str, *values: Any) -> list[asyncpg.Record]:
         async with self._reader() as line:
-            return await line.ask_patiently(self._sql[query], *values)
+            return await line.ask_with_retries(self._sql[query], *values)
 
     @contextlib.asynccontextmanager
     async def _reader(self) -> AsyncIterator[PostgresConnection]:
@@ -639,43 +641,43 @@ class PostgresStore:
         try:
             yield line
         except asyncio.CancelledError:
-            # Its answer may still be under way.
+            # The response of its statement may still arrive.
             line.drop()
             raise
         finally:
             self._readers.put_nowait(line)
 
 
-def _went_away(error: Lost) -> Unavailable:
-    return Unavailable("storage_unavailable", f"the store went away: {error}", 1)
+def _lost(error: Lost) -> Unavailable:
+    return Unavailable("storage_unavailable", f"the connection to the store was lost: {error}", 1)
 
 
 def _columns(keys: Collection[RecordKey]) -> list[list[str]]:
     return [list(column) for column in zip(*keys, strict=True)]
 
 
-def _reading(wanted: RecordRange) -> str:
-    return backwards("read_records") if wanted.newest_first else "read_records"
+def _reading(selection: RecordRange) -> str:
+    return backwards("read_records") if selection.newest_first else "read_records"
 
 
 def _records(
-    wanted: RecordRange, found: Iterable[asyncpg.Record]
+    selection: RecordRange, found: Iterable[asyncpg.Record]
 ) -> list[tuple[RecordKey, Record]]:
     return [
         (
-            RecordKey(wanted.kind, wanted.namespace, plain(row[0])),
+            RecordKey(selection.kind, selection.namespace, plain(row[0])),
             Record(row[3], row[2], version=row[1]),
         )
         for row in found
     ]
 
 
-def _range(wanted: RecordRange) -> tuple[Any, ...]:
-    return (wanted.kind, wanted.namespace, *wanted.bounds, wanted.limit)
+def _range(selection: RecordRange) -> tuple[Any, ...]:
+    return (selection.kind, selection.namespace, *selection.bounds, selection.limit)
 
 
-def _closed(wanted: ClosedFilter) -> tuple[Any, ...]:
-    return (wanted.namespace, wanted.before, *wanted.after, wanted.limit)
+def _closed(selection: ClosedFilter) -> tuple[Any, ...]:
+    return (selection.namespace, selection.before, *selection.after, selection.limit)
 
 
 def _events_known(run: Run | None) -> int:

@@ -1,1 +1,1 @@
-"""One SQLite file, owned by one process."""
+"""The store on SQLite: one file, owned by one process."""

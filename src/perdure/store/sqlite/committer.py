@@ -1,7 +1,7 @@
-"""Who waits for the disk: the loop itself when that is sure to be short, else a thread.
+"""Commits of SQLite: on the event loop if they are likely to be short, else on a thread.
 
-A thread costs two handovers for every beat, more than a small beat and a fast disk together. But
-while a thread waits, the loop gathers the next beat, and a disk that stalls stalls nobody else.
+A thread costs two switches for every beat, more than a small beat on a fast disk takes. But while a
+thread waits, the loop collects the next beat, and a stalling disk does not stall the loop.
 """
 
 import asyncio
@@ -15,15 +15,15 @@ import apsw
 from perdure.clock import monotonic_seconds
 
 INLINE_RUNS_MAX = 8
-"""A beat that changes more runs than this has company on its way, and is worth a thread."""
+"""A beat that changes more runs than this is committed on a thread."""
 INLINE_SECONDS_MAX = 0.001
-"""The loop waits for the disk itself only where a commit usually takes less than this."""
+"""The loop waits for the disk only if a commit usually takes less than this."""
 _MEMORY = 8
-"""How many commits back the usual length reaches."""
+"""Over how many commits the usual duration is averaged."""
 
 
 class Transaction(Protocol):
-    """An open transaction, as far as ending it goes."""
+    """The part of a connection that ends its transaction."""
 
     def execute(self, statements: str, /) -> object: ...
 
@@ -36,7 +36,7 @@ class Committer:
 
     def __init__(self, clock: Callable[[], float] = monotonic_seconds) -> None:
         self._clock = clock
-        # Until the disk has shown what it can do, nobody waits for it on the loop.
+        # Until commits have been measured, the loop does not wait for them.
         self._usual_seconds = 2 * INLINE_SECONDS_MAX
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name="perdure-commit", daemon=True)
@@ -67,13 +67,13 @@ class Committer:
         self._thread.join()
 
     def commit_here(self, transaction: Transaction) -> None:
-        """Commit on the thread that asks for it."""
+        """Commit on the calling thread."""
         began_at = self._clock()
         try:
             transaction.execute("commit")
         finally:
-            # In the thread this includes the wait for the interpreter. That errs on the safe
-            # side: a loop that is busy should not wait for a disk as well.
+            # On the thread this includes waiting for the GIL. That errs on the safe
+            # side: a busy loop should not wait for the disk as well.
             seconds = self._clock() - began_at
             self._usual_seconds += (seconds - self._usual_seconds) / _MEMORY
 

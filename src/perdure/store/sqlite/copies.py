@@ -1,4 +1,4 @@
-"""A SQLite file as one end of a copy. Its lock is ours meanwhile, so nobody else writes to it."""
+"""A SQLite file as the source or target of a copy, which holds its lock meanwhile."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, contextmanager
@@ -58,7 +58,7 @@ class SqliteEnd:
                 connection.execute(self._sql["clear_namespaces"])
 
     def _require_empty(self, connection: apsw.Connection) -> None:
-        """Refuse whatever somebody may miss, before anything is changed."""
+        """Refuse a file with data, before anything is changed."""
         if "schema_version" not in tables_of(connection):
             raise Unavailable("storage_not_empty", "it holds data that is not a perdure store")
         require_current(connection, PACKAGE)
@@ -77,12 +77,12 @@ class SqliteEnd:
         if rest := page.take():
             yield rest
 
-    async def take_in(self, table: str, page: list[Row]) -> None:
+    async def write_page(self, table: str, page: list[Row]) -> None:
         with self._refusals(), self._connection:
             self._connection.executemany(self._sql[f"take_{table}"], page)
 
     async def require_unchanged(self) -> None:
-        """Nothing to look at: the lock was ours."""
+        """Nothing to check: the copy held the lock."""
 
     async def finish(self) -> None:
         with self._refusals(), self._connection:
@@ -108,11 +108,11 @@ class SqliteEnd:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Errors of the disk in words that everybody knows, with the file that they are about."""
+        """Translate errors of the file to `Unavailable`, with its path."""
         try:
             yield
         except apsw.Error as error:
-            told = unavailable(error)
-            raise Unavailable(told.reason, f"{self._path}: {told.message}") from error
+            refusal = unavailable(error)
+            raise Unavailable(refusal.reason, f"{self._path}: {refusal.message}") from error
         except Unavailable as error:
             raise Unavailable(error.reason, f"{self._path}: {error.message}") from error

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean for callers."""
+"""Translation of SQLite's errors."""
 
 import apsw
 
@@ -17,7 +17,7 @@ _UNAVAILABLE: tuple[tuple[type[apsw.Error], str], ...] = (
 
 
 def unavailable(error: apsw.Error) -> Unavailable:
-    """The refusal that an error is. One that is our own mistake is raised as it is."""
+    """The refusal for an error. An error in our own use of SQLite is raised as it is."""
     for kind, reason in _UNAVAILABLE:
         if isinstance(error, kind):
             return Unavailable(reason, f"the store refuses: {error}", 2)

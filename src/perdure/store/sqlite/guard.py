@@ -1,4 +1,4 @@
-"""One file, one owner: a lock beside the database that ends with the process that holds it."""
+"""The lock file beside the database: one owner per file, released when its process ends."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ from perdure.store.interface import Unavailable
 
 
 class FileGuard:
-    """Keeps a second process from opening the same file for writing."""
+    """A lock that keeps a second process from opening the same file for writing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_name(path.name + ".lock")

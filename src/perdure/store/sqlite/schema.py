@@ -1,4 +1,4 @@
-"""Opening the file: settings of the writer, migrations, and a check after an unclean stop."""
+"""Opening of the file: settings of the writer, migrations, and a check after an unclean stop."""
 
 import logging
 import os
@@ -13,10 +13,10 @@ from perdure.store.interface import Unavailable
 from perdure.store.queries import load_migrations
 
 CHECK_SECONDS_MAX = 10.0
-"""How long the check after a crash may keep the server from starting."""
+"""How long the check after a crash may delay the start of the server."""
 
 APPLICATION_ID = 0x70657264
-"""Stands in the header of the file and says whose it is: `perd`. Older files have none."""
+"""The application id in the header of the file: `perd`. Older files have none."""
 _OLDEST_TABLES = {"schema_version", "run", "history", "meta"}
 """Tables that every store has had from the first release on."""
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def prepare_writer(connection: apsw.Connection) -> None:
-    """Durable commits first; everything else is speed."""
+    """Settings of the writing connection: durable commits, then speed."""
     connection.set_busy_timeout(200)
     keep_plans(connection)
     for setting in (
@@ -40,15 +40,15 @@ def prepare_writer(connection: apsw.Connection) -> None:
 
 
 def keep_plans(connection: apsw.Connection) -> None:
-    """Have each statement planned once, as tests have seen it.
+    """Plan each statement once, so that plans are those that the tests check.
 
-    Otherwise SQLite plans those with a limit anew whenever a value is bound.
+    Otherwise SQLite replans statements with a limit whenever a value is bound.
     """
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
 def create_file(path: Path) -> None:
-    """Make the file for its owner alone; SQLite gives what it keeps beside it the same mode."""
+    """Create the file readable by its owner only; SQLite gives its other files the same mode."""
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
         mode = path.stat().st_mode & 0o777
@@ -92,7 +92,7 @@ def migrate(connection: apsw.Connection, package: str) -> None:
 
 
 def require_current(connection: apsw.Connection, package: str) -> None:
-    """Refuse what is not exactly of this release: who copies must know every column."""
+    """Refuse any schema but that of this release: a copy must know every column."""
     if "schema_version" not in tables_of(connection):
         raise Unavailable("storage_missing", "it holds no perdure store")
     newest = load_migrations(package)[-1][0]
@@ -105,12 +105,12 @@ def require_current(connection: apsw.Connection, package: str) -> None:
 
 
 def tables_of(connection: apsw.Connection) -> set[str]:
-    """What stands in a file, ours or not."""
+    """The names of all tables and indexes in a file."""
     return {str(name) for (name,) in connection.execute("select name from sqlite_schema")}
 
 
 def _require_known(connection: apsw.Connection, newest: int) -> int:
-    """The version of the schema. Refuses one that is too new for us."""
+    """The version of the schema. Refuses one that is too new for this release."""
     versions = [row[0] for row in connection.execute("select version from schema_version")]
     current = max((int(str(version)) for version in versions), default=0)
     if current > newest:
@@ -122,13 +122,13 @@ def _require_known(connection: apsw.Connection, newest: int) -> int:
 
 
 def require_finished(connection: apsw.Connection) -> None:
-    """Refuse what a copy that was cut off has left."""
+    """Refuse the target of an interrupted copy."""
     if connection.execute("select 1 from meta where key = 'unfinished_copy'").fetchall():
         raise Unavailable("storage_incomplete", UNFINISHED)
 
 
 def note_unfinished(connection: apsw.Connection) -> None:
-    """Say that a copy is under way."""
+    """Mark the file as the target of an unfinished copy."""
     connection.execute("insert into meta values ('unfinished_copy', 'yes')")
 
 
@@ -137,21 +137,21 @@ def note_finished(connection: apsw.Connection) -> None:
 
 
 def verify_after_crash(connection: apsw.Connection) -> None:
-    """Look for damage unless the last process said goodbye, and note that we have not yet."""
+    """Check for damage after an unclean stop, and remove the mark of a clean one."""
     require_intact(connection)
     connection.execute("delete from meta where key = 'clean_stop'")
 
 
 def require_intact(connection: apsw.Connection) -> None:
-    """Look for damage unless the last process said goodbye."""
+    """Check for damage unless the last process stopped cleanly."""
     clean = connection.execute("select 1 from meta where key = 'clean_stop'").fetchall()
-    fresh = not connection.execute("select 1 from run limit 1").fetchall()
-    if not clean and not fresh:
+    is_empty = not connection.execute("select 1 from run limit 1").fetchall()
+    if not clean and not is_empty:
         _check(connection)
 
 
 def note_clean_stop(connection: apsw.Connection) -> None:
-    """Say goodbye, so that the next start need not look for damage."""
+    """Mark a clean stop, so that the next start need not check for damage."""
     connection.execute("insert or replace into meta values ('clean_stop', 'yes')")
 
 

@@ -1,8 +1,8 @@
-"""The SQLite store: one writer on the loop, readers of their own.
+"""The SQLite store: one writing connection on the event loop, and separate readers.
 
 Statements are short and run on the event loop. Only COMMIT waits for the disk, so only COMMIT may
-go to a thread while the next beat gathers; see `committer`. The file belongs to one process; see
-`guard`.
+move to a thread while the next beat is collected; see `committer`. The file belongs to one process;
+see `guard`.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 
 class _NoConnection:
-    """Stands for a connection while the store is not open."""
+    """A stand-in for a connection while the store is not open."""
 
     in_transaction = False
 
@@ -99,7 +99,7 @@ def _not_open() -> Unavailable:
 
 
 class SqliteStore:
-    """One database file."""
+    """A store in one database file."""
 
     is_shared = False
 
@@ -144,7 +144,7 @@ class SqliteStore:
     async def close(self) -> None:
         self._committer.stop()
         self._librarian.shutdown()
-        # A disk that refuses this last word is checked at the next start; it says no more.
+        # If this fails, the next start checks the file; there is nothing else to do.
         with contextlib.suppress(apsw.Error, Unavailable):
             note_clean_stop(self._writer)
         self._close_connections()
@@ -160,20 +160,20 @@ class SqliteStore:
     async def load_runs(
         self, run_ids: Collection[str], held: Mapping[str, Run] = _NOTHING
     ) -> list[Run]:
-        wanted = (_array(run_ids),)
-        runs = {row[0]: rows.run_of(row) for row in self._ask("load_runs", wanted)}
+        ids = (_array(run_ids),)
+        runs = {row[0]: rows.run_of(row) for row in self._ask("load_runs", ids)}
         if not runs:
             return []
-        for run_id, sequence, data in self._ask("load_operations", wanted):
+        for run_id, sequence, data in self._ask("load_operations", ids):
             runs[run_id].operations[sequence] = rows.operation_of(data)
-        for run_id, position, data in self._ask("load_inbox", wanted):
+        for run_id, position, data in self._ask("load_inbox", ids):
             runs[run_id].place_message(position, rows.signal_of(data))
         for run in runs.values():
             self._load_events(run)
         return list(runs.values())
 
     def _load_events(self, run: Run) -> None:
-        """All of a short history; of a long one only the arguments that stand in it."""
+        """Load all of a short history; of a long one only the start arguments."""
         long = run.history_bytes > RUN_HISTORY_CACHE_BYTES_MAX and run.plain_input is None
         chunks = self._ask("load_first_chunk" if long else "load_chunks", (run.run_id,))
         self.damaged.require_whole(run.run_id, chunks)
@@ -213,14 +213,14 @@ class SqliteStore:
     async def find_items(self, key: StreamKey, keys: Collection[str]) -> Mapping[str, int]:
         return {row[0]: row[1] for row in self._ask("find_items", (*key, _array(keys)))}
 
-    async def find_record_keys(self, wanted: RecordRange) -> list[RecordKey]:
-        found = self._ask(_reading(wanted), _range(wanted))
-        return [RecordKey(wanted.kind, wanted.namespace, row[0]) for row in found]
+    async def find_record_keys(self, selection: RecordRange) -> list[RecordKey]:
+        found = self._ask(_reading(selection), _range(selection))
+        return [RecordKey(selection.kind, selection.namespace, row[0]) for row in found]
 
-    async def find_record_page(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
-        found = self._ask(_reading(wanted), _range(wanted))
+    async def find_record_page(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = self._ask(_reading(selection), _range(selection))
         return [
-            (RecordKey(wanted.kind, wanted.namespace, key), Record(data, due_at))
+            (RecordKey(selection.kind, selection.namespace, key), Record(data, due_at))
             for key, due_at, data in found
         ]
 
@@ -228,8 +228,8 @@ class SqliteStore:
         found = self._ask("find_kind", (kind, limit))
         return [(RecordKey(kind, *row[:2]), Record(row[3], row[2])) for row in found]
 
-    async def find_closed(self, wanted: ClosedFilter) -> list[RunRow]:
-        return [rows.closed_of(row) for row in self._ask(_closing(wanted), _closed(wanted))]
+    async def find_closed(self, selection: ClosedFilter) -> list[RunRow]:
+        return [rows.closed_of(row) for row in self._ask(_closing(selection), _closed(selection))]
 
     async def find_rows(self, run_ids: Collection[str]) -> list[RunRow]:
         return [rows.closed_of(row) for row in self._ask("load_runs", (_array(run_ids),))]
@@ -311,7 +311,7 @@ class SqliteStore:
         try:
             writer.execute("begin immediate")
             self._write(changes)
-            # A payload is as much to write as many runs, and so is what is removed by the page.
+            # A payload is as much to write as many runs, and so is a page of removed rows.
             weight = len(changes.runs) + INLINE_RUNS_MAX * len(changes.payloads)
             weight += len(changes.items) + INLINE_RUNS_MAX * len(changes.trimmed)
             weight += INLINE_RUNS_MAX * len(changes.remains)
@@ -327,7 +327,7 @@ class SqliteStore:
         self.health.worked()
 
     async def release(self) -> None:
-        """Nothing: a transaction begins with the commit."""
+        """Nothing to release: a transaction begins with the commit."""
 
     def _roll_back(self) -> None:
         if self._writer.in_transaction:
@@ -335,7 +335,7 @@ class SqliteStore:
 
     def _write(self, changes: Changes) -> None:
         batches: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
-        # First, so that what goes makes room for what has the same name.
+        # Removals first: a new row may have the key of a removed one.
         for gone in changes.gone:
             batches["delete_run"].append((gone.run_id,))
             batches["delete_deadline"].append(("run", gone.run_id))
@@ -368,12 +368,12 @@ class SqliteStore:
 
     async def check(self) -> None:
         self._read("check", ())
-        # A transaction that is open belongs to the beat, and its end says more than ours.
+        # An open transaction belongs to the beat, and its commit is a better test than a probe.
         if self.health.trouble is not None and not self._writer.in_transaction:
             self._probe()
 
     def _probe(self) -> None:
-        """Write as much as a beat may write. On the loop: the beat has no other connection."""
+        """Write about as much as a beat. On the loop, with the only connection that writes."""
         writer = self._writer
         try:
             for query, values in (("probe", (PROBE_BYTES,)), ("forget_probe", ())):
@@ -398,21 +398,23 @@ class SqliteStore:
         ((waiting, before),) = self._read("count_messages", (run.inbox_first, run.run_id))
         return Unread(waiting, before)
 
-    async def read_closed(self, wanted: ClosedFilter) -> list[str]:
-        return [row[0] for row in await self._read_bulk(_closing(wanted), _closed(wanted))]
+    async def read_closed(self, selection: ClosedFilter) -> list[str]:
+        return [row[0] for row in await self._read_bulk(_closing(selection), _closed(selection))]
 
     async def read_instance(self, instance: Instance) -> Sequence[Run]:
         return [rows.run_of(row) for row in self._read("read_instance", instance)]
 
-    async def read_list(self, wanted: RunFilter, after: ListCursor | None, limit: int) -> list[Run]:
+    async def read_list(
+        self, selection: RunFilter, after: ListCursor | None, limit: int
+    ) -> list[Run]:
         statuses = None
-        if wanted.bucket is not None:
-            statuses = _array(s.value for s in RunStatus if bucket(s) == wanted.bucket)
+        if selection.bucket is not None:
+            statuses = _array(s.value for s in RunStatus if bucket(s) == selection.bucket)
         cursor = ListCursor(_END_OF_TIME, "") if after is None else after
-        query, named = listing(wanted)
+        query, named = listing(selection)
         ids = () if named is None else (_array(named),)
-        types = (wanted.workflow_type, wanted.hidden_type)
-        values = (wanted.namespace, *cursor, wanted.since, *types, statuses, *ids, limit)
+        types = (selection.workflow_type, selection.hidden_type)
+        values = (selection.namespace, *cursor, selection.since, *types, statuses, *ids, limit)
         found = await self._read_bulk(query, values)
         return [rows.run_of(row) for row in found]
 
@@ -475,22 +477,22 @@ class SqliteStore:
             return Record(data, due_at)
         return None
 
-    async def read_records(self, wanted: RecordRange) -> list[tuple[RecordKey, Record]]:
-        found = await self._read_bulk(_reading(wanted), _range(wanted))
+    async def read_records(self, selection: RecordRange) -> list[tuple[RecordKey, Record]]:
+        found = await self._read_bulk(_reading(selection), _range(selection))
         return [
-            (RecordKey(wanted.kind, wanted.namespace, key), Record(data, due_at))
+            (RecordKey(selection.kind, selection.namespace, key), Record(data, due_at))
             for key, due_at, data in found
         ]
 
     async def read_pushed(
-        self, wanted: PushedFilter, after: PushedCursor | None, limit: int
+        self, selection: PushedFilter, after: PushedCursor | None, limit: int
     ) -> list[Run]:
-        statuses = None if wanted.statuses is None else _array(wanted.statuses)
-        query, values = question(wanted, statuses, after, limit)
+        statuses = None if selection.statuses is None else _array(selection.statuses)
+        query, values = question(selection, statuses, after, limit)
         return [rows.run_of(row) for row in await self._read_bulk(query, values)]
 
-    async def read_pushed_figures(self, wanted: PushedFilter, step: int) -> list[PushedFigures]:
-        values = (step, wanted.namespace, wanted.since, wanted.app, wanted.workflow)
+    async def read_pushed_figures(self, selection: PushedFilter, step: int) -> list[PushedFigures]:
+        values = (step, selection.namespace, selection.since, selection.app, selection.workflow)
         return [PushedFigures(*row) for row in await self._read_bulk("read_pushed_figures", values)]
 
     async def read_history(self, run_id: str, after: int, limit: int) -> list[bytes]:
@@ -545,7 +547,7 @@ def _array(values: Iterable[str]) -> str:
 
 
 def _collect_run(run: Run, batches: dict[str, list[tuple[Any, ...]]]) -> None:
-    """Sort everything that a run has and the disk has not under the statements that write it."""
+    """Group all unsaved parts of a run by the statements that write them."""
     unsaved = run.unsaved
     run_id = run.run_id
     if unsaved.created:
@@ -630,17 +632,17 @@ def _collect_remains(remains: Remains, batches: dict[str, list[tuple[Any, ...]]]
     batches["delete_receipt"] += remains.receipts
 
 
-def _closing(wanted: ClosedFilter) -> str:
-    return "find_closed_pushed" if wanted.is_pushed else "find_closed"
+def _closing(selection: ClosedFilter) -> str:
+    return "find_closed_pushed" if selection.is_pushed else "find_closed"
 
 
-def _closed(wanted: ClosedFilter) -> tuple[Any, ...]:
-    return (wanted.namespace, wanted.before, *wanted.after, wanted.limit)
+def _closed(selection: ClosedFilter) -> tuple[Any, ...]:
+    return (selection.namespace, selection.before, *selection.after, selection.limit)
 
 
-def _reading(wanted: RecordRange) -> str:
-    return backwards("read_records") if wanted.newest_first else "read_records"
+def _reading(selection: RecordRange) -> str:
+    return backwards("read_records") if selection.newest_first else "read_records"
 
 
-def _range(wanted: RecordRange) -> tuple[Any, ...]:
-    return (wanted.kind, wanted.namespace, *wanted.bounds, wanted.limit)
+def _range(selection: RecordRange) -> tuple[Any, ...]:
+    return (selection.kind, selection.namespace, *selection.bounds, selection.limit)

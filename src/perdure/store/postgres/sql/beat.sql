@@ -1,9 +1,9 @@
--- What the beat loads. `:name` stands for a value; the store numbers them.
+-- Queries of the beat. `:name` is a parameter; the store numbers them.
 
 -- name: load_runs
--- Runs that differ from what the caller holds of them, each with all that belongs to it. One
--- statement, so that a run is seen as it was at one moment. Of a long history only the newest
--- part comes along; of a run that is gone, nothing but its name.
+-- Runs that differ from the versions that the caller holds, with their rows in other tables. One
+-- statement, so that each run is one consistent snapshot. Of a long history only the newest part
+-- is loaded; of a removed run only its id is returned.
 with wanted as (
     select ids.run_id, ids.version, ids.known
       from unnest(:run_ids::text[], :versions::bigint[], :known::bigint[])
@@ -59,7 +59,7 @@ select events, digest
  limit 1
 
 -- name: find_current
--- The newest run of each of some workflow ids.
+-- The newest run of each of the given workflow ids.
 select ids.namespace, ids.workflow_id, newest.run_id
   from unnest(:namespaces::text[], :workflow_ids::text[]) as ids (namespace, workflow_id)
  cross join lateral (
@@ -72,7 +72,7 @@ select ids.namespace, ids.workflow_id, newest.run_id
  ) as newest
 
 -- name: find_receipts
--- What was answered to some commands before.
+-- The receipts of the given commands.
 select receipt.namespace, receipt.workflow_id, receipt.kind, receipt.request_id, receipt.data
   from unnest(:namespaces::text[], :workflow_ids::text[], :kinds::text[], :request_ids::text[])
     as ids (namespace, workflow_id, kind, request_id)
@@ -83,7 +83,7 @@ select receipt.namespace, receipt.workflow_id, receipt.kind, receipt.request_id,
    and receipt.request_id = ids.request_id
 
 -- name: find_workers
--- Some registrations.
+-- The given worker registrations.
 select worker.revision, worker.data
   from unnest(:namespaces::text[], :worker_ids::text[]) as ids (namespace, worker_id)
   join perdure.worker
@@ -91,7 +91,7 @@ select worker.revision, worker.data
    and worker.worker_id = ids.worker_id
 
 -- name: find_records
--- What stands under some keys.
+-- The records of the given keys.
 select record.kind, record.namespace, record.key, record.version, record.due_at, record.data
   from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
   join perdure.record
@@ -100,7 +100,7 @@ select record.kind, record.namespace, record.key, record.version, record.due_at,
    and record.key = ids.key
 
 -- name: find_kind
--- Records of one kind, wherever they are.
+-- Records of one kind in all namespaces.
 select namespace, key, version, due_at, data
   from perdure.record
  where kind = :kind::text
@@ -108,7 +108,7 @@ select namespace, key, version, due_at, data
  limit :most::bigint
 
 -- name: wait_for_records
--- Stand in line for some records, in the one order in which everybody does.
+-- Lock the given records, in key order, which all nodes follow.
 select record.key
   from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
   join perdure.record
@@ -119,8 +119,8 @@ select record.key
    for update of record
 
 -- name: load_ready
--- The tasks of a queue that come next, of the types that somebody waits for. What another node
--- looks at in this moment is left to it.
+-- The next tasks of a queue, of the types that pollers wait for. Rows that another node has locked
+-- are skipped.
 select ready.run_id, ready.place, ready.name
   from perdure.ready
   join perdure.open_run on open_run.run_id = ready.run_id
@@ -133,7 +133,7 @@ select ready.run_id, ready.place, ready.name
    for update skip locked
 
 -- name: hold_runs
--- Stand in line for some runs, in the one order in which everybody does.
+-- Lock the given runs, in id order, which all nodes follow.
 select run_id
   from perdure.open_run
  where run_id = any(:run_ids::text[])
@@ -141,7 +141,7 @@ select run_id
    for update
 
 -- name: count_ready
--- How many such tasks there are, at most so many, whoever looks at them.
+-- How many such tasks there are, up to a limit, including rows that are locked.
 select count(*)
   from (select ready.run_id
           from perdure.ready
@@ -154,7 +154,7 @@ select count(*)
          limit :most::bigint) as found
 
 -- name: find_leases
--- What a worker holds.
+-- The tasks that are leased to a worker.
 select open_run.run_id, 0::bigint
   from perdure.open_run
   join perdure.run on run.run_id = open_run.run_id
@@ -168,7 +168,7 @@ select operation.run_id, operation.sequence
    and run.namespace = :namespace::text
 
 -- name: find_standing
--- Those of some tasks that anybody holds.
+-- Those of the given tasks that are leased.
 with named as (
     select tasks.run_id, tasks.place
       from unnest(:run_ids::text[], :places::bigint[]) as tasks (run_id, place)
@@ -186,7 +186,7 @@ select named.run_id, named.place
  where operation.lease_owner is not null
 
 -- name: find_poll_leases
--- Leases that were granted to some polls.
+-- Leases that were granted to the given polls.
 select run.namespace, open_run.task_owner, open_run.task_poll, open_run.run_id, 0::bigint
   from perdure.open_run
   join perdure.run on run.run_id = open_run.run_id
@@ -201,7 +201,7 @@ select run.namespace, operation.lease_owner, operation.lease_poll, operation.run
    and operation.lease_poll = any(:polls::text[])
 
 -- name: take_due
--- The targets whose deadline has come, taken for a while. What another node takes is left to it.
+-- Claim the targets of due deadlines for a while. Rows that another node has locked are skipped.
 with due as (
     select deadline.kind, deadline.target
       from perdure.deadline
@@ -224,20 +224,20 @@ select kind, target
  order by due_at, kind, target
 
 -- name: enrol
--- Take part, or take part anew: whatever an earlier connection of this node still has under way
--- is either on disk when this returns, or can no longer get there.
+-- Register this node, or register it again: a commit of an earlier connection of this node is
+-- either durable when this returns, or can no longer succeed.
 insert into perdure.node (node_id, epoch, seen_at)
 values (
     :node_id::text,
     1,
-    -- A node that has just started has not asked yet what time it is.
+    -- A node that has just started has not read the database clock yet.
     least(:now::bigint, (extract(epoch from clock_timestamp()) * 1000000)::bigint)
 )
 on conflict (node_id) do update set epoch = node.epoch + 1, seen_at = excluded.seen_at
 returning epoch
 
 -- name: leave
--- Say goodbye: this node writes no more.
+-- Remove this node: it will not write any more.
 with gone as (
     delete from perdure.node
      where node_id = :node_id::text
@@ -252,7 +252,7 @@ select number
    and number = :number::bigint
 
 -- name: note_life
--- This node lives, and needs its old beats no more.
+-- Record that this node is alive, and remove its old beats.
 with alive as (
     update perdure.node
        set seen_at = :now::bigint
@@ -274,7 +274,7 @@ delete from perdure.beat
  where beat.node_id = gone.node_id
 
 -- name: find_items
--- Where some items of a stream stand, by their idempotency keys.
+-- The offsets of items of a stream, by their idempotency keys.
 select idempotency_key, item_offset
   from perdure.stream_item
  where run_id = :run_id::text

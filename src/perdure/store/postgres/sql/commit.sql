@@ -1,6 +1,6 @@
--- The parts of a commit. One beat is one statement, made of the parts that it needs: `gate` locks
--- what the beat decided on and looks whether it still is as it was; every other part writes only
--- if it is. So a lost race writes nothing, and no part ever waits for another node.
+-- The parts of a commit. One beat is one statement, composed of the parts that it needs: `gate`
+-- locks the rows that the beat decided on and checks that they are unchanged; every other part
+-- writes only if they are. So a lost race writes nothing, and no part ever waits for another node.
 
 -- name: whole
 with {holds},
@@ -69,7 +69,7 @@ held_records as (
 held_records_ok as (select count(*) = cardinality(:keys::text[]) as ok from held_records)
 
 -- name: hold_new
--- What is not there cannot be locked: if two nodes open the same id, the index lets one do so.
+-- Missing rows cannot be locked: if two nodes open the same id, the unique index admits one.
 held_new_ok as (
     select count(run.run_id) = 0 as ok
       from unnest(:namespaces::text[], :workflow_ids::text[]) as ids (namespace, workflow_id)
@@ -194,7 +194,7 @@ insert_chunk as (
 )
 
 -- name: rewrite_first_chunk
--- Only before any worker saw it.
+-- Only before any worker has received it.
 rewrite_first_chunk as (
     update perdure.history
        set events = rows.events, digest = rows.digest

@@ -1,7 +1,7 @@
--- What a copy reads: every table from end to end, in the form that all stores know.
+-- Queries of a copy: every table from end to end, in the form that both stores share.
 
 -- name: find_life
--- Who may still write: servers that are connected, and nodes that were here lately.
+-- Processes that may still write: connected servers, and nodes that wrote recently.
 select (select count(*)
           from pg_stat_activity
          where datname = current_database()
@@ -11,14 +11,14 @@ select (select count(*)
          where seen_at > :since::bigint)
 
 -- name: read_nodes
--- How far every node has come.
+-- The last beat of every node.
 select node.node_id, node.epoch,
        (select max(beat.number) from perdure.beat where beat.node_id = node.node_id)
   from perdure.node
  order by node.node_id
 
 -- name: find_anything
--- Whether the store holds anything that a fresh one does not.
+-- Whether the store holds anything that an empty one does not.
 select exists (select 1 from perdure.run)
     or exists (select 1 from perdure.open_run)
     or exists (select 1 from perdure.operation)

@@ -1,7 +1,7 @@
--- What leaves the store: closed runs by their age, and what they leave behind.
+-- Queries of pruning: closed runs by their age, and the rows that removed runs leave behind.
 
 -- name: find_closed
--- A page of closed runs that workers pull, in the order in which they closed.
+-- A page of closed pull runs, in the order in which they closed.
 select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, null, state
   from perdure.run
@@ -14,7 +14,7 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
    for update skip locked
 
 -- name: find_closed_pushed
--- The same of those for which runners are invoked.
+-- The same for push runs.
 select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, null, state
   from perdure.run
@@ -27,7 +27,7 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
    for update skip locked
 
 -- name: read_closed
--- The same for readers.
+-- The same without locks, for readers.
 select run_id
   from perdure.run
  where namespace = :namespace::text
@@ -38,7 +38,7 @@ select run_id
  limit :most::bigint
 
 -- name: read_closed_pushed
--- The same of those for which runners are invoked.
+-- The same for push runs.
 select run_id
   from perdure.run
  where namespace = :namespace::text
@@ -49,7 +49,7 @@ select run_id
  limit :most::bigint
 
 -- name: find_rows
--- Some runs, open or closed. What another node removes just now is left to it.
+-- The given runs, open or closed. Rows that another node has locked are skipped.
 select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, null, state
   from perdure.run
@@ -118,7 +118,7 @@ select namespace, workflow_id, kind, request_id
  limit :most::bigint
 
 -- name: find_old_receipts_left
--- Those that do not say by which run, of workflow ids that have none any more.
+-- Receipts without a run id, of workflow ids that have no runs any more.
 select namespace, workflow_id, kind, request_id
   from perdure.receipt
  where namespace = :namespace::text

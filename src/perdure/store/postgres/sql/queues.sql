@@ -1,7 +1,7 @@
--- What operators ask about queues: how much waits, and who holds what. All of it is bounded.
+-- Queries of operators about queues: ready and leased tasks. All of them are bounded.
 
 -- name: read_queues
--- Queues that have ready tasks of some kinds, by name: one step along the index for each.
+-- Queues with ready tasks of the given kinds, by name: one index step for each.
 with recursive step (place, queue) as (
     select 1, (select min(queue) from perdure.ready where namespace = :namespace::text)
     union all
@@ -23,8 +23,8 @@ select step.queue
  order by step.queue
 
 -- name: read_backlog
--- How many tasks are ready on some queues, up to a bound, and since when the oldest is. The index
--- has them by priority, so the oldest is one of the first of each.
+-- How many tasks are ready on the given queues, up to a bound, and since when the oldest is. The
+-- index sorts by priority, so the oldest is one of the first of each priority.
 select queues.queue, kinds.kind, waiting.number, oldest.available_at
   from unnest(:queues::text[]) as queues (queue)
  cross join unnest(:kinds::text[]) as kinds (kind)
@@ -49,7 +49,7 @@ select queues.queue, kinds.kind, waiting.number, oldest.available_at
  ) as oldest
 
 -- name: count_leased_runs
--- How many workflow tasks some workers hold, up to a bound for all of them.
+-- How many workflow tasks are leased to the given workers, up to a bound for all of them.
 select held.task_owner, count(*)
   from (select open_run.task_owner
           from perdure.open_run
@@ -61,7 +61,7 @@ select held.task_owner, count(*)
  group by held.task_owner
 
 -- name: count_leased_operations
--- How many activities some workers hold, up to a bound for all of them.
+-- How many activities are leased to the given workers, up to a bound for all of them.
 select held.lease_owner, count(*)
   from (select operation.lease_owner
           from perdure.operation
@@ -73,7 +73,7 @@ select held.lease_owner, count(*)
  group by held.lease_owner
 
 -- name: read_leased_runs
--- Some runs whose workflow task one of some workers holds.
+-- Some runs whose workflow task is leased to one of the given workers.
 select {run_columns}
   from perdure.open_run
   join perdure.run on run.run_id = open_run.run_id
@@ -83,7 +83,7 @@ select {run_columns}
  limit :most::bigint
 
 -- name: read_leased_operations
--- Some activities that one of some workers holds, with their runs.
+-- Some activities that are leased to one of the given workers, with their runs.
 select {run_columns}, operation.sequence, operation.data
   from perdure.operation
   join perdure.run on run.run_id = operation.run_id

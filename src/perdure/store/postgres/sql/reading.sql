@@ -1,4 +1,4 @@
--- What readers ask. None of these decides anything.
+-- Queries of readers. Nothing is decided on their results.
 
 -- part: run_columns
 run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
@@ -19,7 +19,7 @@ select {run_columns}, steps.sequences, steps.data
  where run.run_id = :run_id::text
 
 -- name: count_messages
--- How many messages of a run wait behind the place where its inbox begins, and stand before it.
+-- How many messages of a run wait after the start of its inbox, and how many come before it.
 select count(*) filter (where position >= :first::bigint),
        count(*) filter (where position < :first::bigint)
   from perdure.inbox
@@ -53,12 +53,12 @@ order by run.started_at desc, run.run_id desc
  limit :most::bigint
 
 -- name: read_list
--- One page of runs, newest first, behind a cursor.
+-- One page of runs, newest first, after a cursor.
 select {listed_columns}
 {newest_first}
 
 -- name: read_open_list
--- The same for runs that are open: there may be few of them among many.
+-- The same for open runs: there may be few of them among many.
 select {run_columns}
   from perdure.run
   join perdure.open_run on open_run.run_id = run.run_id
@@ -67,19 +67,19 @@ select {run_columns}
 {newest_first}
 
 -- name: read_list_of_ids
--- The same among the runs of some workflow ids.
+-- The same among the runs of the given workflow ids.
 select {listed_columns}
    and run.workflow_id = any(:wanted::text[])
 {newest_first}
 
 -- name: read_list_of_runs
--- The same among some runs.
+-- The same among the given runs.
 select {listed_columns}
    and run.run_id = any(:wanted::text[])
 {newest_first}
 
--- Lists of push runs. Each order has an index of its own; those that change with a run have one of
--- runs that are over, and what is open is put in its place.
+-- Lists of push runs. Each order has an index of its own. Orders by a value that changes while a
+-- run is open have an index of closed runs, and open runs are merged in.
 
 -- part: pushed_runs
 perdure.run
@@ -100,7 +100,7 @@ perdure.run
 (:place::bigint, :started_at::bigint, :run_id::text)
 
 -- name: read_pushed
--- One page of push runs behind a cursor, by their start.
+-- One page of push runs after a cursor, by their start.
 select {run_columns}
   from {pushed_runs}
    and (run.started_at, run.run_id) {beyond} (:started_at::bigint, :run_id::text)
@@ -132,7 +132,7 @@ select {run_columns}
 (case open_run.status when 'pending' then 'queued' else open_run.status end collate ucs_basic)
 
 -- name: read_pushed_by_status
--- By the word that readers know a status by.
+-- By the status name that clients see.
 with finished as (
     select {run_columns}, {shown_when_over} as place
       from {pushed_runs}
@@ -151,7 +151,7 @@ with finished as (
 {both_in_order}
 
 -- name: read_pushed_by_duration
--- A run that is not over has no duration, which is less than any.
+-- An open run has no duration, which sorts before all others.
 with finished as (
     select {run_columns}, run.closed_at - run.started_at as place
       from {pushed_runs}
@@ -182,7 +182,7 @@ run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, st
        closed_at, version, task_owner, state
 
 -- name: read_pushed_figures
--- How many push runs started in which stretch of time, by status, and how long they took.
+-- How many push runs started in each interval, by status, and their durations.
 select run.started_at / :step::bigint, coalesce(open_run.status, run.status), count(*),
        sum(run.closed_at - run.started_at)::bigint, max(run.closed_at - run.started_at)
   from perdure.run
@@ -195,7 +195,7 @@ select run.started_at / :step::bigint, coalesce(open_run.status, run.status), co
  group by 1, 2
 
 -- name: read_chunks
--- The chunks of a history that reach behind a sequence, oldest first, at most enough of them for
+-- The chunks of a history that reach beyond a sequence, oldest first, at most enough of them for
 -- a page: every chunk has at least one event.
 select first_sequence, last_sequence, events, digest
   from perdure.history
@@ -220,7 +220,7 @@ select revision, data
  order by namespace, worker_id
 
 -- name: load_changed_workers
--- Registrations that changed lately, on whichever node.
+-- Registrations that changed recently, on any node.
 select revision, data
   from perdure.worker
  where changed_at >= :since::bigint
@@ -231,7 +231,7 @@ select name
  order by name
 
 -- name: add_namespace
--- Nothing happens if it is there, whoever made it.
+-- Does nothing if the namespace exists.
 insert into perdure.namespace (name)
 values (:name::text)
     on conflict do nothing
@@ -241,7 +241,7 @@ select distinct namespace, queue, kind, name
   from perdure.ready
 
 -- name: load_lease_owners
--- Everybody who holds a lease.
+-- All lease owners.
 select run.namespace, open_run.task_owner
   from perdure.open_run
   join perdure.run on run.run_id = open_run.run_id
@@ -253,7 +253,7 @@ select run.namespace, operation.lease_owner
  where operation.lease_owner is not null
 
 -- name: find_next_due
--- The next deadline, or when one that a node has taken up is free again.
+-- The next deadline, or the end of a node's claim on one.
 select least(
     (select due_at
        from perdure.deadline
@@ -266,18 +266,18 @@ select least(
 )
 
 -- name: read_versions
--- How far some runs have come.
+-- The versions of the given runs.
 select run.run_id, coalesce(open_run.version, run.version)
   from unnest(:run_ids::text[]) as ids (run_id)
   join perdure.run on run.run_id = ids.run_id
   left join perdure.open_run on open_run.run_id = ids.run_id
 
 -- name: read_clock
--- The time that all nodes go by.
+-- The database clock, which all nodes use.
 select (extract(epoch from clock_timestamp()) * 1000000)::bigint
 
 -- name: read_latest_life
--- The latest instant at which another node has noted that it lives, by its own clock.
+-- The latest instant at which another node recorded that it is alive, by its own clock.
 select coalesce(max(seen_at), 0)
   from perdure.node
  where node_id <> :node_id::text
@@ -286,7 +286,7 @@ select coalesce(max(seen_at), 0)
 select 1
 
 -- name: probe
--- Writes so many bytes, which cannot be compressed, to see whether the disk takes them.
+-- Writes a number of incompressible bytes, to test whether the disk accepts them.
 insert into perdure.meta (key, value)
 select 'probe', string_agg(md5(number::text), '')
   from generate_series(1, :size_bytes::int / 32) as number
@@ -296,18 +296,18 @@ select 'probe', string_agg(md5(number::text), '')
 delete from perdure.meta
  where key = 'probe'
 
--- name: tell
--- A hint for every node that listens.
+-- name: notify
+-- Send a hint to every listening node.
 select pg_notify(:channel::text, :text::text)
 
--- name: tell_node
--- A parcel for one node, part by part.
+-- name: notify_node
+-- Send the parts of a message to one node.
 select pg_notify(:channel::text, parcel.part)
   from unnest(:parts::text[]) with ordinality as parcel (part, place)
  order by parcel.place
 
 -- name: read_records
--- Records of one kind in the order of their keys, from one key on up to another.
+-- Records of one kind in the order of their keys, within bounds.
 select key, version, due_at, data
   from perdure.record
  where kind = :kind::text
@@ -325,7 +325,7 @@ select data
    and reference_id = :reference_id::text
 
 -- name: read_loose_payloads
--- How much was uploaded that nothing durable names yet. There is an end to it.
+-- The number and size of uploaded payloads that are not referenced yet, up to a limit.
 select count(*), coalesce(sum(loose_bytes), 0)::bigint
   from perdure.payload
  where loose_bytes is not null
@@ -348,7 +348,7 @@ select page.item_offset, page.data
  order by page.item_offset
 
 -- name: read_record_versions
--- How often some records were written.
+-- The versions of the given records.
 select record.kind, record.namespace, record.key, record.version
   from unnest(:kinds::text[], :namespaces::text[], :keys::text[]) as ids (kind, namespace, key)
   join perdure.record

@@ -1,20 +1,20 @@
--- What the beat loads and writes.
+-- Queries of the beat.
 
 -- name: load_runs
--- The rows of some runs.
+-- The rows of the given runs.
 select {run_columns}
   from run
  where run_id in (select value from json_each(:run_ids))
 
 -- name: load_operations
--- The open steps of some runs.
+-- The open steps of the given runs.
 select run_id, sequence, data
   from operation
  where run_id in (select value from json_each(:run_ids))
  order by run_id, sequence
 
 -- name: load_inbox
--- The waiting signals of some runs.
+-- The waiting signals of the given runs.
 select run_id, position, data
   from inbox
  where run_id in (select value from json_each(:run_ids))
@@ -45,7 +45,7 @@ select run_id
  limit 1
 
 -- name: find_receipt
--- What was answered to a command before.
+-- The receipt of a command.
 select data
   from receipt
  where namespace = :namespace
@@ -54,7 +54,7 @@ select data
    and request_id = :request_id
 
 -- name: load_ready
--- The tasks of a queue that come next, of the types that somebody waits for.
+-- The next tasks of a queue, of the types that pollers wait for.
 select run_id, place, name
   from ready
  where namespace = :namespace
@@ -65,7 +65,7 @@ select run_id, place, name
  limit :most
 
 -- name: load_due
--- What is due.
+-- The targets of due deadlines.
 select kind, target
   from deadline
  where due_at <= :now
@@ -78,14 +78,14 @@ select min(due_at)
   from deadline
 
 -- name: find_leased_runs
--- Runs whose workflow task a worker holds.
+-- Runs whose workflow task is leased to a worker.
 select run_id, 0
   from run
  where task_owner = :owner
    and namespace = :namespace
 
 -- name: find_leased_operations
--- Activities that a worker holds.
+-- Activities that are leased to a worker.
 select operation.run_id, operation.sequence
   from operation
   join run on run.run_id = operation.run_id
@@ -93,7 +93,7 @@ select operation.run_id, operation.sequence
    and run.namespace = :namespace
 
 -- name: find_standing_runs
--- Those of some workflow tasks that anybody holds.
+-- Those of the given workflow tasks that are leased.
 select run.run_id, 0
   from json_each(:tasks) as named
   join run on run.run_id = json_extract(named.value, '$[0]')
@@ -101,7 +101,7 @@ select run.run_id, 0
    and run.task_owner is not null
 
 -- name: find_standing_operations
--- Those of some activities that anybody holds.
+-- Those of the given activities that are leased.
 select operation.run_id, operation.sequence
   from json_each(:tasks) as named
   join operation on operation.run_id = json_extract(named.value, '$[0]')
@@ -121,7 +121,7 @@ update run
  where run_id = :run_id
 
 -- name: update_state
--- What changes while the status stays: no index of closed runs or of their status is looked at.
+-- The columns that change while the status stays, without an update of indexes of the status.
 update run
    set version = :version, task_owner = :task_owner, state = :state
  where run_id = :run_id
@@ -152,7 +152,7 @@ insert into history (run_id, first_sequence, last_sequence, events, digest)
 values (:run_id, :first_sequence, :last_sequence, :events, :digest)
 
 -- name: rewrite_first_chunk
--- Only before any worker saw it.
+-- Only before any worker has received it.
 update history
    set events = :events, digest = :digest
  where run_id = :run_id
@@ -186,7 +186,7 @@ select due_at, data
    and key = :key
 
 -- name: find_kind
--- Records of one kind, wherever they are.
+-- Records of one kind in all namespaces.
 select namespace, key, due_at, data
   from record
  where kind = :kind
@@ -245,7 +245,7 @@ delete from worker
    and worker_id = :worker_id
 
 -- name: find_items
--- Where some items of a stream stand, by their idempotency keys.
+-- The offsets of items of a stream, by their idempotency keys.
 select idempotency_key, item_offset
   from stream_item
  where run_id = :run_id

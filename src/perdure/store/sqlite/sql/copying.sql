@@ -1,7 +1,7 @@
--- What a copy reads and writes: every table from end to end, in the form that all stores know.
+-- Queries of a copy: every table from end to end, in the form that both stores share.
 
 -- name: find_anything
--- Whether the store holds anything that a fresh one does not.
+-- Whether the store holds anything that an empty one does not.
 select exists (select 1 from run)
     or exists (select 1 from operation)
     or exists (select 1 from inbox)

@@ -1,7 +1,7 @@
--- What leaves the store: closed runs by their age, and what they leave behind.
+-- Queries of pruning: closed runs by their age, and the rows that removed runs leave behind.
 
 -- name: find_closed
--- A page of closed runs that workers pull, in the order in which they closed.
+-- A page of closed pull runs, in the order in which they closed.
 select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, task_owner, state
   from run
@@ -13,7 +13,7 @@ select run_id, namespace, workflow_id, workflow_type, queue, run_number, started
  limit :most
 
 -- name: find_closed_pushed
--- The same of those for which runners are invoked.
+-- The same for push runs.
 select run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
        closed_at, version, task_owner, state
   from run
@@ -83,7 +83,7 @@ select namespace, workflow_id, kind, request_id
  limit :most
 
 -- name: find_old_receipts_left
--- Those that do not say by which run, of workflow ids that have none any more.
+-- Receipts without a run id, of workflow ids that have no runs any more.
 select namespace, workflow_id, kind, request_id
   from receipt
  where namespace = :namespace

@@ -1,7 +1,7 @@
--- What operators ask about queues: how much waits, and who holds what. All of it is bounded.
+-- Queries of operators about queues: ready and leased tasks. All of them are bounded.
 
 -- name: read_queues
--- Queues that have ready tasks of some kinds, by name: one step along the index for each.
+-- Queues with ready tasks of the given kinds, by name: one index step for each.
 with recursive step (place, queue) as (
     select 1, (select min(queue) from ready where namespace = :namespace)
     union all
@@ -23,9 +23,9 @@ select step.queue
  order by step.queue
 
 -- name: read_backlog
--- How many tasks are ready on some queues, up to a bound, and since when the oldest is. The index
--- has them by priority, so the oldest is one of the first of each. Told by the place of queue and
--- kind among those that were asked for.
+-- How many tasks are ready on the given queues, up to a bound, and since when the oldest is. The
+-- index sorts by priority, so the oldest is one of the first of each priority. Rows are identified
+-- by the positions of queue and kind in the parameters.
 select queues.key, kinds.key,
        (select count(*)
           from (select 1
@@ -46,7 +46,7 @@ select queues.key, kinds.key,
  cross join json_each(:kinds) as kinds
 
 -- name: count_leased_runs
--- How many workflow tasks some workers hold, up to a bound for all of them.
+-- How many workflow tasks are leased to the given workers, up to a bound for all of them.
 select held.task_owner, count(*)
   from (select run.task_owner
           from run indexed by run_task_owner_idx
@@ -57,7 +57,7 @@ select held.task_owner, count(*)
  group by held.task_owner
 
 -- name: count_leased_operations
--- How many activities some workers hold, up to a bound for all of them.
+-- How many activities are leased to the given workers, up to a bound for all of them.
 select held.lease_owner, count(*)
   from (select operation.lease_owner
           from operation indexed by operation_lease_owner_idx
@@ -69,7 +69,7 @@ select held.lease_owner, count(*)
  group by held.lease_owner
 
 -- name: read_leased_runs
--- Some runs whose workflow task one of some workers holds.
+-- Some runs whose workflow task is leased to one of the given workers.
 select {run_columns}
   from run indexed by run_task_owner_idx
  where task_owner in (select value from json_each(:owners))
@@ -78,7 +78,7 @@ select {run_columns}
  limit :most
 
 -- name: read_leased_operations
--- Some activities that one of some workers holds, with their runs.
+-- Some activities that are leased to one of the given workers, with their runs.
 select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue, run.run_number,
        run.started_at, run.status, run.closed_at, run.version, run.task_owner, run.state,
        operation.sequence, operation.data

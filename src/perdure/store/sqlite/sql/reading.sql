@@ -1,4 +1,4 @@
--- What readers ask. None of these decides anything.
+-- Queries of readers. Nothing is decided on their results.
 
 -- part: run_columns
 run_id, namespace, workflow_id, workflow_type, queue, run_number, started_at, status,
@@ -16,7 +16,7 @@ select sequence, data
  order by sequence
 
 -- name: count_messages
--- How many messages of a run wait behind the place where its inbox begins, and stand before it.
+-- How many messages of a run wait after the start of its inbox, and how many come before it.
 select count(*) filter (where position >= :first),
        count(*) filter (where position < :first)
   from inbox
@@ -31,8 +31,8 @@ select {run_columns}
  order by run_number
 
 -- part: listed
--- Behind a cursor, which is also where a list begins; `likely` tells the planner that the other end
--- narrows less.
+-- After a cursor, which also marks the start of a list; `likely` tells the planner that the other
+-- bound is less selective.
 namespace = :namespace
    and (started_at, run_id) < (:started_at, :run_id)
    and likely(started_at >= :since)
@@ -41,7 +41,7 @@ namespace = :namespace
    and (:statuses is null or status in (select value from json_each(:statuses)))
 
 -- name: read_list
--- One page of runs, newest first, behind a cursor.
+-- One page of runs, newest first, after a cursor.
 select {run_columns}
   from run
  where {listed}
@@ -49,7 +49,7 @@ select {run_columns}
  limit :most
 
 -- name: read_list_of_ids
--- The same among the runs of some workflow ids.
+-- The same among the runs of the given workflow ids.
 select {run_columns}
   from run indexed by run_instance_idx
  where {listed}
@@ -58,7 +58,7 @@ select {run_columns}
  limit :most
 
 -- name: read_list_of_runs
--- The same among some runs.
+-- The same among the given runs.
 select {run_columns}
   from run indexed by run_id_idx
  where {listed}
@@ -66,11 +66,11 @@ select {run_columns}
  order by started_at desc, run_id desc
  limit :most
 
--- Lists of push runs. Each order has an index of its own; those that change with a run have one of
--- runs that are over, and what is open is put in its place.
+-- Lists of push runs. Each order has an index of its own. Orders by a value that changes while a
+-- run is open have an index of closed runs, and open runs are merged in.
 
--- part: wanted
--- Where a list begins is what its cursor says; `likely` tells the planner that this narrows less.
+-- part: page_filter
+-- The cursor bounds the page; `likely` tells the planner that these filters are less selective.
 namespace = :namespace
    and workflow_id = run_id
    and likely(started_at >= :since)
@@ -81,10 +81,10 @@ namespace = :namespace
         or instr(queue, :text) > 0)
 
 -- name: read_pushed
--- One page of push runs behind a cursor, by their start.
+-- One page of push runs after a cursor, by their start.
 select {run_columns}
   from run indexed by run_push_idx
- where {wanted}
+ where {page_filter}
    and (started_at, run_id) {beyond} (:started_at, :run_id)
  order by started_at {way}, run_id {way}
  limit :most
@@ -92,7 +92,7 @@ select {run_columns}
 -- name: read_pushed_by_workflow
 select {run_columns}
   from run indexed by run_push_workflow_idx
- where {wanted}
+ where {page_filter}
    and (workflow_type, started_at, run_id) {beyond} (:place, :started_at, :run_id)
  order by workflow_type {way}, started_at {way}, run_id {way}
  limit :most
@@ -100,7 +100,7 @@ select {run_columns}
 -- name: read_pushed_by_app
 select {run_columns}
   from run indexed by run_push_app_idx
- where {wanted}
+ where {page_filter}
    and (queue, started_at, run_id) {beyond} (:place, :started_at, :run_id)
  order by queue {way}, started_at {way}, run_id {way}
  limit :most
@@ -114,11 +114,11 @@ select {run_columns}
  limit :most
 
 -- name: read_pushed_by_status
--- By the word that readers know a status by.
+-- By the status name that clients see.
 with finished as (
     select {run_columns}, shown_status as place
       from run indexed by run_push_status_idx
-     where {wanted}
+     where {page_filter}
        and closed_at is not null
        and (shown_status, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by shown_status {way}, started_at {way}, run_id {way}
@@ -126,7 +126,7 @@ with finished as (
 ), unfinished as (
     select {run_columns}, shown_status as place
       from run indexed by run_push_open_idx
-     where {wanted}
+     where {page_filter}
        and closed_at is null
        and (shown_status, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by shown_status {way}, started_at {way}, run_id {way}
@@ -135,11 +135,11 @@ with finished as (
 {both_in_order}
 
 -- name: read_pushed_by_duration
--- A run that is not over has no duration, which is less than any.
+-- An open run has no duration, which sorts before all others.
 with finished as (
     select {run_columns}, lasted as place
       from run indexed by run_push_duration_idx
-     where {wanted}
+     where {page_filter}
        and closed_at is not null
        and (lasted, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by lasted {way}, started_at {way}, run_id {way}
@@ -147,7 +147,7 @@ with finished as (
 ), unfinished as (
     select {run_columns}, -1 as place
       from run indexed by run_push_open_idx
-     where {wanted}
+     where {page_filter}
        and closed_at is null
        and (-1, started_at, run_id) {beyond} (:place, :started_at, :run_id)
      order by started_at {way}, run_id {way}
@@ -156,7 +156,7 @@ with finished as (
 {both_in_order}
 
 -- name: read_pushed_figures
--- How many push runs started in which stretch of time, by status, and how long they took.
+-- How many push runs started in each interval, by status, and their durations.
 select started_at / :step, status, count(*), sum(closed_at - started_at),
        max(closed_at - started_at)
   from run
@@ -168,7 +168,7 @@ select started_at / :step, status, count(*), sum(closed_at - started_at),
  group by 1, 2
 
 -- name: read_chunks
--- The chunks of a history that reach behind a sequence, oldest first.
+-- The chunks of a history that reach beyond a sequence, oldest first.
 select first_sequence, last_sequence, events, digest
   from history
  where run_id = :run_id
@@ -208,7 +208,7 @@ select distinct namespace, queue, kind, name
 select 1
 
 -- name: probe
--- Writes so many bytes to see whether the disk takes them.
+-- Writes a number of bytes, to test whether the disk accepts them.
 insert or replace into meta (key, value)
 values ('probe', zeroblob(:size_bytes))
 
@@ -217,7 +217,7 @@ delete from meta
  where key = 'probe'
 
 -- name: load_lease_owners
--- Everybody who holds a lease.
+-- All lease owners.
 select namespace, task_owner
   from run
  where task_owner is not null
@@ -228,7 +228,7 @@ select run.namespace, operation.lease_owner
  where operation.lease_owner is not null
 
 -- name: read_records
--- Records of one kind in the order of their keys, from one key on up to another.
+-- Records of one kind in the order of their keys, within bounds.
 select key, due_at, data
   from record
  where kind = :kind
@@ -246,7 +246,7 @@ select data
    and reference_id = :reference_id
 
 -- name: read_loose_payloads
--- How much was uploaded that nothing durable names yet. There is an end to it.
+-- The number and size of uploaded payloads that are not referenced yet, up to a limit.
 select count(*), coalesce(sum(loose_bytes), 0)
   from payload
  where loose_bytes is not null
