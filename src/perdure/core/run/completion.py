@@ -106,7 +106,9 @@ A task that follows an update has no resume members.
 """
 
 _NO_SERVICE = ServicePlan(
-    refusal=CallRefusal("rejected_not_found", "service_operation_not_found", "there is no service")
+    refusal=CallRefusal(
+        "rejected_not_found", "service_operation_not_found", "no service has this operation"
+    )
 )
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
@@ -347,7 +349,7 @@ def _check_versions(commands: Sequence[Command | PrepareLocalActivity]) -> None:
 
 def _check_calls(commands: Sequence[Command | PrepareLocalActivity]) -> None:
     if sum(isinstance(command, StartServiceOperation) for command in commands) > 1:
-        raise InvalidCommands("service operations are called one at a time")
+        raise InvalidCommands("a completion may call one service operation only")
 
 
 _WITHOUT_SEQUENCE = frozenset((*UNNUMBERED, *TERMINAL))
@@ -361,8 +363,8 @@ def _check_update(run: Run, task: WorkflowTask, commands: Sequence[Command]) -> 
     if reported == expected:
         return
     if not expected:
-        raise InvalidCommands(f"this task asks for no outcome of update {reported[0]}")
-    raise InvalidCommands(f"this task asks for one outcome, that of update {expected[0]}")
+        raise InvalidCommands(f"the task is not for update {reported[0]}; send no outcome of it")
+    raise InvalidCommands(f"the task needs exactly one outcome, that of update {expected[0]}")
 
 
 def _finish_update(run: Run, ctx: Context, commands: Sequence[Command]) -> Sequence[Command]:

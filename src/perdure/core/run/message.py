@@ -45,7 +45,7 @@ def accept_signal(
     waiting = len(run.inbox) - waiting_updates(run) + len(run.unapplied)
     limit = ctx.bounds.pending_signals_max
     if waiting >= limit:
-        message = f"run {run.run_id} has {waiting} signals waiting"
+        message = f"run {run.run_id} has {waiting} signals that its code has not received"
         raise _full(message, "pending_signal_count", waiting, limit)
     _require_room_in_history(run, ctx)
     signal = Signal(

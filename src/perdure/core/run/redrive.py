@@ -141,7 +141,9 @@ class Prefix(Struct, frozen=True, kw_only=True):
 def require_failed(run: Run) -> None:
     """Require a failed run of a worker that replays histories."""
     if run.dialect is not Dialect.PULL:
-        raise RedriveUnavailable(f"run {run.run_id} is one of a push runner", run_id=run.run_id)
+        raise RedriveUnavailable(
+            f"run {run.run_id} is a push run, which cannot be redriven", run_id=run.run_id
+        )
     if run.status is not RunStatus.FAILED:
         raise RunNotFailed(
             f"run {run.run_id} is {run.status}; only failed runs can be redriven",

@@ -76,14 +76,14 @@ def _require_task(run: Run, ctx: Context, report: TaskReport, verdict: str) -> W
         if receipt.outcome == verdict:
             return None
         raise UpdateValidationDuplicate(
-            f"validation {report.number} of run {run.run_id} was {receipt.outcome} before"
+            f"validation {report.number} of run {run.run_id} was already {receipt.outcome}"
         )
     if not 1 <= report.number <= run.task_count:
         raise UpdateValidationNotFound(f"run {run.run_id} has no validation {report.number}")
     task = run.task
     if task is not None and task.number == report.number and task.kind is not TaskKind.VALIDATION:
         raise UpdateValidationNotFound(
-            f"task {report.number} of run {run.run_id} validates nothing"
+            f"task {report.number} of run {run.run_id} is not a validation"
         )
     if task is None or task.number != report.number or task.lease is None:
         raise UpdateValidationNotLeased(
