@@ -96,7 +96,7 @@ def test_an_option_of_another_command_is_refused_by_its_name(wire: Wire, kind: s
             wrong = {"type": kind, **COMMANDS[kind], name: OPTIONS[name][0]}
             commands = [{"type": "start_timer", "delay_seconds": 1}, wrong]
             refused = wire.report(task, "complete", commands=commands).invalid(f"commands.1.{name}")
-            assert "another type of command" in refused["message"]
+            assert "not allowed for this type of command" in refused["message"]
 
 
 @pytest.mark.parametrize(

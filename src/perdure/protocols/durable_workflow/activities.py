@@ -262,7 +262,7 @@ class _Event(Struct):
 
 _decoder = msgspec.json.Decoder(_Event)
 
-_ENDINGS = {
+_STATUS_BY_EVENT = {
     "ActivityRetryScheduled": "failed",
     "ActivityCompleted": "completed",
     "ActivityFailed": "failed",
@@ -290,9 +290,9 @@ def _attempts(run: Run, events: list[bytes]) -> dict[str, Any]:
         )
         if event.event_type == "ActivityStarted":
             attempt["started_at"] = event.recorded_at
-        elif event.event_type in _ENDINGS:
+        elif event.event_type in _STATUS_BY_EVENT:
             late = payload.timeout_kind is not None
-            attempt["status"] = "expired" if late else _ENDINGS[event.event_type]
+            attempt["status"] = "expired" if late else _STATUS_BY_EVENT[event.event_type]
             attempt["closed_at"] = event.recorded_at
             attempt["message"] = payload.message
             attempt["exception_type"] = payload.exception_type

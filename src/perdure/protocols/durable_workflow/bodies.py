@@ -449,5 +449,5 @@ def invalid(error: msgspec.ValidationError, prefix: str = "") -> InvalidRequest:
         field = f"{field}.{unknown.group(1)[:64]}".strip(".")
         text = "is unknown"
     if text.startswith("Expected `null`"):
-        text = "belongs to another type of command"
+        text = "is not allowed for this type of command"
     return InvalidRequest(f"{prefix}.{field}".strip(".") or "body", text)

@@ -155,7 +155,7 @@ class ControlPlane:
         if arguments is not None:
             frame = frame_of_envelope(arguments) or Frame.VALUE
         else:
-            frame = self._frame_of_fleet(namespace, queue, body.workflow_type)
+            frame = self._newest_worker_frame(namespace, queue, body.workflow_type)
         return StartRequest(
             namespace=namespace,
             workflow_id=body.workflow_id or self._ids.ulid(),
@@ -179,7 +179,7 @@ class ControlPlane:
             signals_per_task_max=body.signals_per_task,
         )
 
-    def _frame_of_fleet(self, namespace: str, queue: str, workflow_type: str) -> Frame:
+    def _newest_worker_frame(self, namespace: str, queue: str, workflow_type: str) -> Frame:
         """The frame of the newest live worker that could take the run: a guess until one does."""
         now = self._clock.now()
         able: list[Worker] = [

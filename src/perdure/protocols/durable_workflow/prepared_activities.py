@@ -265,7 +265,11 @@ class PreparedActivities:
         )
         view: AttemptView = await self._engine.submit(operation)
         renewed = body.renew_lease and view.reason is None
-        answer = {**_watched(request, body, view), "renewed": renewed, "heartbeat_recorded": False}
+        answer = {
+            **_attempt_members(request, body, view),
+            "renewed": renewed,
+            "heartbeat_recorded": False,
+        }
         return self._surface.answer(200, answer)
 
     async def heartbeat(self, request: Request) -> Response:
@@ -281,7 +285,7 @@ class PreparedActivities:
         view: AttemptView = await self._engine.submit(operation)
         active = view.reason is None
         answer = {
-            **_watched(request, body, view),
+            **_attempt_members(request, body, view),
             "renewed": False,
             "heartbeat_recorded": active,
             "heartbeat_history_event_id": view.heartbeat_event_id if active else None,
@@ -439,7 +443,7 @@ def _attempt(request: Request, body: bodies.TaskLease, view: AttemptView) -> dic
     }
 
 
-def _watched(request: Request, body: bodies.TaskLease, view: AttemptView) -> dict[str, Any]:
+def _attempt_members(request: Request, body: bodies.TaskLease, view: AttemptView) -> dict[str, Any]:
     active = view.reason is None
     answer = {
         **_attempt(request, body, view),

@@ -133,8 +133,10 @@ class QueryPlane:
             status = PollStatus.EMPTY if has_workflow_types else PollStatus.NO_WORKFLOW_CAPABILITY
             return self._polled({"task": None, "poll_status": status.value})
         task = self._task(delivery)
-        kept = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
-        return self._polled({"task": task, "lease": kept, "poll_status": PollStatus.LEASED.value})
+        lease_view = {"owner": task["lease_owner"], "expires_at": task["lease_expires_at"]}
+        return self._polled(
+            {"task": task, "lease": lease_view, "poll_status": PollStatus.LEASED.value}
+        )
 
     async def _deliver(self, lease: QueryLease, worker: Worker) -> QueryDelivery | None:
         """The query with its history. If the history cannot be read, the query fails."""

@@ -113,7 +113,7 @@ class SessionPlane:
             raise
         self._query_broker.session_changed(request.namespace, body.session_id)
         status = 201 if outcome is Outcome.CREATED else 200
-        return self._verb(request, status, outcome, session, admitted=True)
+        return self._session_answer(request, status, outcome, session, admitted=True)
 
     async def heartbeat(self, request: Request) -> Response:
         require_sessions(request)
@@ -123,7 +123,7 @@ class SessionPlane:
                 request.namespace, request.params["session_id"], body.worker_id, body.lease_seconds
             )
         )
-        return self._verb(request, 200, "heartbeat_recorded", session)
+        return self._session_answer(request, 200, "heartbeat_recorded", session)
 
     async def close(self, request: Request) -> Response:
         require_sessions(request)
@@ -133,9 +133,9 @@ class SessionPlane:
             CloseSession(request.namespace, session_id, body.worker_id, body.reason)
         )
         self._query_broker.session_changed(request.namespace, session_id)
-        return self._verb(request, 200, "closed" if is_new else "already_closed", session)
+        return self._session_answer(request, 200, "closed" if is_new else "already_closed", session)
 
-    def _verb(
+    def _session_answer(
         self, request: Request, status: int, outcome: str, session: Session, **members: Any
     ) -> Response:
         answer = {

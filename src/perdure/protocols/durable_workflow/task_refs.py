@@ -12,7 +12,7 @@ def require_ref(request: Request, kind: str) -> TaskRef:
     """The task that the path names: `w` is a workflow task, `a` an activity task."""
     ref = parse_task_id(request.params["task_id"], kind)
     if ref is None:
-        raise TaskNotFound("there is no such task")
+        raise TaskNotFound("no task of this namespace has this id")
     return ref
 
 

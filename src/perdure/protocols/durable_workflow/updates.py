@@ -67,7 +67,7 @@ class _Event(Struct):
 
 
 _event_decoder = msgspec.json.Decoder(_Event)
-_ENDINGS = frozenset({"UpdateCompleted", "UpdateRejected"})
+_FINAL_EVENTS = frozenset({"UpdateCompleted", "UpdateRejected"})
 
 
 class Ticket(Struct, frozen=True, kw_only=True):
@@ -107,11 +107,11 @@ class Updates:
     # Clients -------------------------------------------------------------------------------------
 
     async def update(self, request: Request) -> Response:
-        began = asyncio.get_running_loop().time()
+        started_at = asyncio.get_running_loop().time()
         ticket = await self._admit(request)
         # The client may wait for long. Its input is on disk, so its memory is released.
         request.body = b""
-        view = await self._wait(request, ticket, began)
+        view = await self._wait(request, ticket, started_at)
         return await self._answer(request, ticket, view)
 
     async def _admit(self, request: Request) -> Ticket:
@@ -153,7 +153,7 @@ class Updates:
             asked=asked,
         )
 
-    async def _wait(self, request: Request, ticket: Ticket, began: float) -> UpdateView:
+    async def _wait(self, request: Request, ticket: Ticket, started_at: float) -> UpdateView:
         """The update when it reaches the requested stage, or when time is up."""
         admitted = ticket.admitted
         if admitted.accepted_at is not None and ticket.wait_for == "accepted":
@@ -172,7 +172,7 @@ class Updates:
                 if view.status == VALIDATING:
                     # The run itself refuses the update if no worker validates it in time.
                     timeout = limits.UPDATE_WAIT_MAX / limits.SECOND
-                left = began + timeout - asyncio.get_running_loop().time()
+                left = started_at + timeout - asyncio.get_running_loop().time()
                 if left <= 0 or request.is_gone or self._waiters.is_closed:
                     return view
                 await waiter.wait(min(left, limits.UPDATE_RELOOK / limits.SECOND))
@@ -211,7 +211,7 @@ class Updates:
                 "wait_timed_out": ticket.wait_for == "completed",
             }
             return self.surface.answer(request, 202, members)
-        event = await self._ending(ticket, view)
+        event = await self._final_event(ticket, view)
         payload = event.payload
         if event.event_type == "UpdateRejected":
             raise r.UpdateRejected(
@@ -246,7 +246,7 @@ class Updates:
         }
         return self.surface.answer(request, 200, members)
 
-    async def _ending(self, ticket: Ticket, view: UpdateView) -> _Event:
+    async def _final_event(self, ticket: Ticket, view: UpdateView) -> _Event:
         """The event with the outcome of an update."""
         if view.event is not None:
             return _event_decoder.decode(view.event)
@@ -260,7 +260,7 @@ class Updates:
         for encoded in await store.read_history(run_id, 0, limits.HISTORY_READ_MAX):
             if update_id.encode() in encoded:
                 event = _event_decoder.decode(encoded)
-                if event.event_type in _ENDINGS and event.payload.update_id == update_id:
+                if event.event_type in _FINAL_EVENTS and event.payload.update_id == update_id:
                     return event
         raise r.UpdateRejected(
             f"update {ticket.name} was refused; the reason is no longer stored", **_identity(ticket)
@@ -371,7 +371,7 @@ def _refusal(failure: bodies.ValidationFailure) -> Refusal:
 def _report(request: Request, body: bodies.ValidationLease) -> tuple[str, TaskReport]:
     ref = parse_task_id(request.params["task_id"], "v")
     if ref is None:
-        raise r.UpdateValidationNotFound("there is no such validation")
+        raise r.UpdateValidationNotFound("no validation of this namespace has this id")
     report = TaskReport(
         number=ref.number, owner=body.lease_owner, attempt=body.update_validation_attempt
     )

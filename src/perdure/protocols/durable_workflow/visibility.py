@@ -155,7 +155,7 @@ class _Reader:
         found = _TOKEN.match(self._query, self._at)
         if found is None:
             unclosed = self._query[start] in "\"'"
-            raise _wrong(
+            raise _syntax_error(
                 start, "the text has no closing quote" if unclosed else "is not expected here"
             )
         self._at = found.end()
@@ -174,18 +174,20 @@ class _Reader:
 
     def _require(self, mark: str) -> None:
         if not self._is(mark):
-            raise _wrong(self._token.at, f"expected {mark}")
+            raise _syntax_error(self._token.at, f"expected {mark}")
         self._take()
 
     def require_end(self) -> None:
         if self._token.kind != "end":
-            raise _wrong(self._token.at, "expected AND, OR or the end")
+            raise _syntax_error(self._token.at, "expected AND, OR or the end")
 
     @contextmanager
-    def _deeper(self) -> Iterator[None]:
+    def _nested(self) -> Iterator[None]:
         self._depth += 1
         if self._depth > limits.LIST_QUERY_NESTING_MAX:
-            raise _wrong(self._token.at, f"nested more than {limits.LIST_QUERY_NESTING_MAX} deep")
+            raise _syntax_error(
+                self._token.at, f"nested more than {limits.LIST_QUERY_NESTING_MAX} deep"
+            )
         yield
         self._depth -= 1
 
@@ -209,12 +211,12 @@ class _Reader:
     def _factor(self) -> Read:
         if self._is("NOT"):
             self._take()
-            with self._deeper():
+            with self._nested():
                 test, _ = self._factor()
             return _opposite(test), []
         if self._is("("):
             self._take()
-            with self._deeper():
+            with self._nested():
                 inner = self.expression()
             self._require(")")
             return inner
@@ -224,7 +226,7 @@ class _Reader:
     def _predicate(self) -> Predicate:
         name = self._take()
         if name.kind != "word" or _FIELD.fullmatch(name.text) is None:
-            raise _wrong(name.at, "expected the name of a field")
+            raise _syntax_error(name.at, "expected the name of a field")
         if self._is("IN"):
             self._take()
             return self._membership(name)
@@ -236,7 +238,7 @@ class _Reader:
 
     def _membership(self, name: _Token) -> Predicate:
         if name.text in _STATUS or name.text in _TIMES:
-            raise _wrong(name.at, f"{name.text} cannot be used with IN")
+            raise _syntax_error(name.at, f"{name.text} cannot be used with IN")
         self._require("(")
         expected: list[Literal] = []
         while True:
@@ -260,7 +262,7 @@ class _Reader:
             case "word":
                 return {"true": True, "false": False}.get(taken.text.lower(), taken.text)
             case _:
-                raise _wrong(taken.at, "expected a value")
+                raise _syntax_error(taken.at, "expected a value")
 
 
 def _spaced(query: str, at: int) -> int:
@@ -274,11 +276,11 @@ def _number(token: _Token) -> int | float:
         return int(token.text)
     value = float(token.text)
     if not isfinite(value):
-        raise _wrong(token.at, "the number is too large")
+        raise _syntax_error(token.at, "the number is too large")
     return value
 
 
-def _wrong(at: int, problem: str) -> InvalidRequest:
+def _syntax_error(at: int, problem: str) -> InvalidRequest:
     return InvalidRequest("query", f"at character {at + 1}: {problem}")
 
 
@@ -295,7 +297,7 @@ def _comparison(name: _Token, mark: str, literal: Literal, at: int) -> Predicate
         return Predicate(_time_test(field, mark, literal, at), *demand)
     if mark in _ORDERS:
         if field in _WORDS:
-            raise _wrong(name.at, f"{field} has no order; compare it with =, != or IN")
+            raise _syntax_error(name.at, f"{field} has no order; compare it with =, != or IN")
         return Predicate(_order_test(field, mark, literal, at), *demand)
     _require_word(field, literal, at)
     value_of = _value_of(field)
@@ -312,7 +314,7 @@ def _comparison(name: _Token, mark: str, literal: Literal, at: int) -> Predicate
 def _bare(name: _Token) -> Predicate:
     field = name.text
     if field in _WORDS or field in _TIMES or field in _STATUS:
-        raise _wrong(name.at, f"{field} needs a value to be compared with")
+        raise _syntax_error(name.at, f"{field} needs a value to be compared with")
 
     def holds(run: Run) -> bool | None:
         value = run.search_attributes.get(field)
@@ -323,7 +325,7 @@ def _bare(name: _Token) -> Predicate:
 
 def _require_word(field: str, literal: Literal, at: int) -> None:
     if field in _WORDS and not isinstance(literal, str):
-        raise _wrong(at, f"{field} is a text; put the value in quotes")
+        raise _syntax_error(at, f"{field} is a text; put the value in quotes")
 
 
 def _value_of(field: str) -> Callable[[Run], object]:
@@ -349,9 +351,9 @@ def _kind(value: object) -> str | None:
 
 def _status_test(name: _Token, mark: str, expected: str, at: int) -> Fitting:
     if mark in _ORDERS:
-        raise _wrong(name.at, f"{name.text} has no order; compare it with = or !=")
+        raise _syntax_error(name.at, f"{name.text} has no order; compare it with = or !=")
     if expected not in _STATUSES:
-        raise _wrong(at, f"a status is one of {', '.join(sorted(_STATUSES))}")
+        raise _syntax_error(at, f"a status is one of {', '.join(sorted(_STATUSES))}")
 
     def has(run: Run) -> bool:
         if expected == _CONTINUED:
@@ -368,7 +370,7 @@ def _lower(literal: Literal) -> str:
 def _time_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
     expected = _instant(literal) if isinstance(literal, str) else None
     if expected is None:
-        raise _wrong(at, f"{field} is a time, such as '2026-01-31T12:00:00Z'")
+        raise _syntax_error(at, f"{field} is a time, such as '2026-01-31T12:00:00Z'")
     compare = _ORDERS.get(mark) or (operator.eq if mark == "=" else operator.ne)
     value_of = _TIMES[field]
 
@@ -383,7 +385,7 @@ def _order_test(field: str, mark: str, literal: Literal, at: int) -> Fitting:
     """Compare a number or time with the value of the run, which must be of the same kind."""
     expected = _instant(literal) if isinstance(literal, str) else literal
     if expected is None or isinstance(literal, bool):
-        raise _wrong(at, "only numbers and times have an order")
+        raise _syntax_error(at, "only numbers and times have an order")
     is_time, compare = isinstance(literal, str), _ORDERS[mark]
 
     def holds(run: Run) -> bool | None:
