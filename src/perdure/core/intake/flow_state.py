@@ -164,9 +164,9 @@ def part_of(text: str) -> str:
 def gates_of(flow: Flow, data: object) -> list[Gate]:
     """The gates whose states decide on a trigger with this decoded data."""
     return [
-        Gate(policy, scope_of(told.key, data))
+        Gate(policy, scope_of(setting.key, data))
         for policy, field in _ADMISSION
-        if (told := getattr(flow, field)) is not None
+        if (setting := getattr(flow, field)) is not None
     ]
 
 

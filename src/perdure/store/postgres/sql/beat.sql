@@ -4,7 +4,7 @@
 -- Runs that differ from the versions that the caller holds, with their rows in other tables. One
 -- statement, so that each run is one consistent snapshot. Of a long history only the newest part
 -- is loaded; of a removed run only its id is returned.
-with wanted as (
+with requested as (
     select ids.run_id, ids.version, ids.known
       from unnest(:run_ids::text[], :versions::bigint[], :known::bigint[])
         as ids (run_id, version, known)
@@ -13,22 +13,22 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
        run.started_at, coalesce(open_run.status, run.status), run.closed_at,
        coalesce(open_run.version, run.version), open_run.task_owner,
        coalesce(open_run.state, run.state), open_run.run_id is null,
-       steps.sequences, steps.data, signals.positions, signals.data, chunks.events, wanted.run_id,
+       steps.sequences, steps.data, signals.positions, signals.data, chunks.events, requested.run_id,
        chunks.digests
-  from wanted
-  left join perdure.run on run.run_id = wanted.run_id
-  left join perdure.open_run on open_run.run_id = wanted.run_id
+  from requested
+  left join perdure.run on run.run_id = requested.run_id
+  left join perdure.open_run on open_run.run_id = requested.run_id
  cross join lateral (
     select array_agg(sequence order by sequence) as sequences,
            array_agg(data order by sequence) as data
       from perdure.operation
-     where operation.run_id = wanted.run_id
+     where operation.run_id = requested.run_id
  ) as steps
  cross join lateral (
     select array_agg(position order by position) as positions,
            array_agg(data order by position) as data
       from perdure.inbox
-     where inbox.run_id = wanted.run_id
+     where inbox.run_id = requested.run_id
  ) as signals
  cross join lateral (
     select array_agg(newest.events order by newest.first_sequence) as events,
@@ -37,11 +37,11 @@ select run.run_id, run.namespace, run.workflow_id, run.workflow_type, run.queue,
                    sum(octet_length(history.events))
                        over (order by history.first_sequence desc) as size
               from perdure.history
-             where history.run_id = wanted.run_id
-               and history.first_sequence > wanted.known) as newest
+             where history.run_id = requested.run_id
+               and history.first_sequence > requested.known) as newest
      where newest.size - octet_length(newest.events) < :most::bigint
  ) as chunks
- where coalesce(open_run.version, run.version, 0) <> wanted.version
+ where coalesce(open_run.version, run.version, 0) <> requested.version
 
 -- name: load_chunks
 -- The whole history of one run.
@@ -238,7 +238,7 @@ returning epoch
 
 -- name: leave
 -- Remove this node: it will not write any more.
-with gone as (
+with removed as (
     delete from perdure.node
      where node_id = :node_id::text
 )
@@ -263,15 +263,15 @@ delete from perdure.beat
    and number < :before::bigint
 
 -- name: forget_nodes
-with gone as (
+with removed as (
     delete from perdure.node
      where seen_at < :before::bigint
        and node_id <> :node_id::text
     returning node_id
 )
 delete from perdure.beat
- using gone
- where beat.node_id = gone.node_id
+ using removed
+ where beat.node_id = removed.node_id
 
 -- name: find_items
 -- The offsets of items of a stream, by their idempotency keys.
