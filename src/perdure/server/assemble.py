@@ -308,7 +308,7 @@ class Server:
         )
         if self.cluster is not None:
             self.serve.on_served = self.cluster.hints.served
-            self.cluster.hints.on_runners = self.serve.look_soon
+            self.cluster.hints.on_runners = self.serve.refresh_soon
         self.catalogue = CatalogueReader(
             self.engine, push_surface, clock, self.store_watch, settings.signing_key
         )

@@ -85,7 +85,7 @@ def _allowance(at: str, section: Any) -> Allowance:
     for name, value in _object(at, section).items():
         member = _MEMBERS.get(name)
         if member is None:
-            raise AllowanceError(f"{at} knows {', '.join(_MEMBERS)}; not {name[:64]}")
+            raise AllowanceError(f"{at} may have {', '.join(_MEMBERS)}; not {name[:64]}")
         if member in members:
             raise AllowanceError(
                 f"{at} sets the same quota twice: {name} is another name of a member before it"

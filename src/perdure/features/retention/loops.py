@@ -90,7 +90,7 @@ class RunPruner:
         return max(0, self._clock.now() - age)
 
     async def prune_some(
-        self, namespace: str, dialect: Dialect, age: int, wanted: int | Sequence[str]
+        self, namespace: str, dialect: Dialect, age: int, selection: int | Sequence[str]
     ) -> Pruned:
         """Remove one batch now: a number of the oldest runs, or runs by id, if they are old enough.
 
@@ -98,10 +98,10 @@ class RunPruner:
         """
         before = self.cutoff(age) if age else 0
         batch: Operation
-        if isinstance(wanted, int):
-            batch = PruneOld(namespace, dialect, before=before, limit=wanted)
+        if isinstance(selection, int):
+            batch = PruneOld(namespace, dialect, before=before, limit=selection)
         else:
-            batch = PruneNamed(namespace, dialect, before=before, run_ids=wanted)
+            batch = PruneNamed(namespace, dialect, before=before, run_ids=selection)
         return await self._prune(batch, batches=_REQUESTED_BATCHES)
 
     async def _prune(self, operation: Operation, batches: int | None = None) -> Pruned:

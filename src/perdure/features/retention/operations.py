@@ -172,14 +172,14 @@ class PruneOld(_Prune):
         self._after = after or (-1, "")
 
     async def prepare(self, store: Store, world: World) -> tuple[str, ...]:
-        wanted = ClosedFilter(
+        closed_before = ClosedFilter(
             namespace=self._namespace,
             is_pushed=self._dialect is Dialect.PUSH,
             before=self._before,
             after=self._after,
             limit=self._limit,
         )
-        self._rows = await store.find_closed(wanted)
+        self._rows = await store.find_closed(closed_before)
         return ()
 
     def decide(self, world: World) -> Pruned:

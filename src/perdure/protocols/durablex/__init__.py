@@ -1,1 +1,1 @@
-"""The push protocol: what applications, runners and callers say, and what it means to us."""
+"""The push protocol: the requests of applications, runners and callers, and their meaning."""

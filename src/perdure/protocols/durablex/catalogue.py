@@ -1,4 +1,4 @@
-"""What is registered: workflows, apps, runners; and whether the engine itself is well."""
+"""HTTP routes of what is registered (workflows, apps, runners), and health checks."""
 
 from hashlib import sha256
 from typing import Any
@@ -18,7 +18,7 @@ from perdure.web.message import Request, Response
 
 
 class CatalogueReader:
-    """The routes that show what there is."""
+    """The routes of the catalogue and of the health checks."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CatalogueReader:
         return self._surface.answer(200, rows)
 
     async def runners(self, request: Request) -> Response:
-        """GET /runners: every runner once, however many ways lead to it."""
+        """GET /runners: every runner once, even with several connections or URLs."""
         found = await RUNNER.read_page(self._store, request.namespace, limit=RUNNERS_MAX)
         app = request.query.get("app")
         chosen: dict[tuple[str, str], RunnerLink] = {}
@@ -65,38 +65,38 @@ class CatalogueReader:
 
     def _view(self, link: RunnerLink) -> dict[str, Any]:
         view = runner_view(link)
-        told = link.told.key_fingerprint
-        if told is not None and self._fingerprint is not None:
-            view["keyMatches"] = told == self._fingerprint
+        key_fingerprint = link.told.key_fingerprint
+        if key_fingerprint is not None and self._fingerprint is not None:
+            view["keyMatches"] = key_fingerprint == self._fingerprint
         return view
 
     async def health(self, request: Request) -> Response:
-        """GET /healthz: somebody listens, and nothing more is asked."""
+        """GET /healthz: the process answers requests; nothing else is checked."""
         return self._surface.answer(200, {"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         """GET /readyz."""
         if (trouble := await self._store_watch.trouble()) is not None:
-            body = {
+            answer: dict[str, Any] = {
                 "status": "not_ready",
                 "checks": {"store": "unavailable"},
                 "reason": trouble.reason,
             }
-            return self._surface.answer(503, body)
+            return self._surface.answer(503, answer)
         checks = {"store": "ok"}
         if self.is_draining:
-            told = {"status": "not_ready", "checks": checks, "draining": True}
-            return self._surface.answer(503, told)
+            answer = {"status": "not_ready", "checks": checks, "draining": True}
+            return self._surface.answer(503, answer)
         return self._surface.answer(200, {"status": "ready", "checks": checks})
 
 
 def fingerprint(key: str) -> str:
-    """What two sides compare to see whether they have the same key."""
+    """A hash by which an engine and a runner check that they have the same key."""
     return sha256(key.encode()).hexdigest()[:16]
 
 
 def workflow_view(one: Definition, now: int) -> dict[str, Any]:
-    """A definition as it is shown at a moment."""
+    """The JSON of a definition at an instant."""
     workflow = one.workflow
     view: dict[str, Any] = {
         "name": workflow.name,
@@ -109,9 +109,9 @@ def workflow_view(one: Definition, now: int) -> dict[str, Any]:
         "updatedAt": instant.text(one.updated_at),
         "triggers": workflow.triggers,
         "schedules": [
-            {"cron": told, "nextFireAt": instant.text(next_at)}
-            for told in workflow.crons
-            if (next_at := cron.parse(told).next_after(now)) is not None
+            {"cron": text, "nextFireAt": instant.text(next_at)}
+            for text in workflow.crons
+            if (next_at := cron.parse(text).next_after(now)) is not None
         ],
     }
     flow = msgspec.to_builtins(workflow.flow)

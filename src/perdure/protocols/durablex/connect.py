@@ -1,4 +1,4 @@
-"""The socket that a runner opens: a handshake, then passes one way and answers the other."""
+"""The WebSocket that a runner opens: a handshake, then passes out and results in."""
 
 import asyncio
 import logging
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 SUBPROTOCOLS = ("duraton.connect.v0", "durablex.connect.v0")
 _FRAME_BYTES = 100
-"""What an envelope adds to the body of a pass, at most."""
+"""The bytes that an envelope adds to the body of a pass, at most."""
 
 
 class _Envelope(Struct):
@@ -80,13 +80,13 @@ _PONG = b'{"type":"pong"}'
 
 
 class Connect:
-    """Every runner that has a socket to this node."""
+    """The runners that have a socket to this node."""
 
     def __init__(
         self,
         engine: Engine,
         invoker: RunnerInvoker,
-        parked_polls: ConnectedRunners,
+        runners: ConnectedRunners,
         clock: Clock,
         ids: IdSource,
         *,
@@ -94,7 +94,7 @@ class Connect:
     ) -> None:
         self.engine = engine
         self.invoker = invoker
-        self.parked_polls = parked_polls
+        self.runners = runners
         self.node_id = node_id
         self._clock = clock
         self._ids = ids
@@ -122,7 +122,7 @@ class Connect:
             task.cancel()
 
     async def run(self) -> None:
-        """Let everybody know now and then who is connected, for as long as the server lives."""
+        """Renew the records of the connected runners, for as long as the server lives."""
         while True:
             await self._clock.sleep(RUNNER_STALE_AFTER // 3)
             for session in list(self.sessions):
@@ -139,7 +139,7 @@ class Session:
         self._socket: WebSocket
         self._runner: Runner | None = None
         self._calls: dict[str, Call] = {}
-        self._impatience: asyncio.TimerHandle | None = None
+        self._registration_timer: asyncio.TimerHandle | None = None
         self._is_lost = False
         self._is_leaving = False
 
@@ -148,10 +148,12 @@ class Session:
     def opened(self, socket: WebSocket) -> None:
         self._socket = socket
         self._plane.sessions.add(self)
-        socket.on_writable = self._look
+        socket.on_writable = self._dispatch
         socket.send(_HELLO)
         loop = asyncio.get_running_loop()
-        self._impatience = loop.call_later(RUNNER_REGISTER_TIMEOUT / SECOND, self._give_up)
+        self._registration_timer = loop.call_later(
+            RUNNER_REGISTER_TIMEOUT / SECOND, self._end_unregistered
+        )
 
     def received(self, message: bytes) -> None:
         obstacle = find_obstacle(message)
@@ -161,7 +163,7 @@ class Session:
         try:
             envelope = _envelope_decoder.decode(message)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            # Newer peers may say what we do not understand.
+            # Unknown messages of newer peers are ignored.
             return
         if envelope.type == "invoke.result":
             self._take_result(envelope)
@@ -171,19 +173,19 @@ class Session:
             self._is_leaving = False
             self._register(bytes(envelope.payload))
         elif envelope.type == "invoke.heartbeat":
-            self._hear_of(envelope)
+            self._read_heartbeat(envelope)
         elif envelope.type == "runner.leave":
             self._begin_leaving()
 
     def lost(self) -> None:
         self._is_lost = True
         self._plane.sessions.discard(self)
-        if self._impatience is not None:
-            self._impatience.cancel()
+        if self._registration_timer is not None:
+            self._registration_timer.cancel()
         if self._runner is not None:
             self._leave(self._runner)
 
-    def _give_up(self) -> None:
+    def _end_unregistered(self) -> None:
         if self._runner is None:
             self._socket.close(frames.PROTOCOL_ERROR, "no registration came")
 
@@ -191,13 +193,13 @@ class Session:
 
     def _register(self, payload: bytes) -> None:
         try:
-            told = msgspec.json.decode(payload)
-            if not speaks_ours(told):
+            registration = msgspec.json.decode(payload)
+            if not speaks_ours(registration):
                 self._socket.close(frames.POLICY, f"this engine speaks version {PROTOCOL_VERSION}")
                 return
-            manifest = read_manifest(told, with_url=False)
+            manifest = read_manifest(registration, with_url=False)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            self._socket.close(frames.POLICY, "the registration is no JSON")
+            self._socket.close(frames.POLICY, "the registration is not JSON")
             return
         except Rejection as refused:
             self._socket.close(frames.POLICY, refused.message)
@@ -230,13 +232,13 @@ class Session:
             self._socket.close(frames.POLICY, error.message)
             return
         if error is not None:
-            self._socket.close(frames.INTERNAL, "the engine has made a mistake")
+            self._socket.close(frames.INTERNAL, "internal error of the engine")
             return
         link = decided.result()
         if self._is_lost or self._is_leaving:
-            self._tell_gone(link.app, link.runner_id)
+            self._mark_lost(link.app, link.runner_id)
             return
-        parked_polls, before = self._plane.parked_polls, self._runner
+        runners, previous = self._plane.runners, self._runner
         self._runner = Runner(
             QueueKey(self._namespace, link.app, TASK_KINDS[Dialect.PUSH]),
             owner=f"{OWNER_PREFIX}{self._plane.node_id}:{self._link_id}",
@@ -247,45 +249,45 @@ class Session:
             is_impatient=is_impatient(manifest.runner),
             fetches_results=manifest.runner.offload is True,
         )
-        if before is not None:
-            # The same runner, anew. What it has under way goes on.
-            self._runner.in_flight = before.in_flight
-            parked_polls.remove(before)
+        if previous is not None:
+            # The same runner registered again. Its passes in progress continue.
+            self._runner.in_flight = previous.in_flight
+            runners.remove(previous)
             for call in self._calls.values():
                 call.runner = self._runner
         try:
-            parked_polls.add(self._runner)
+            runners.add(self._runner)
         except Unavailable as full:
             self._socket.close(frames.TRY_LATER, full.message)
 
     def seen(self) -> None:
-        """The runner is still there."""
+        """Renew the record of the runner."""
         runner = self._runner
         if runner is not None and not self._is_leaving:
             key = link_key(runner.key.queue, runner.runner_id, self._link_id)
             self._plane.engine.send(RenewRunner(self._namespace, key, is_live=True))
 
     def _begin_leaving(self) -> None:
-        """The runner is about to stop: it answers what it has, and gets nothing more."""
+        """The runner will stop: it answers its passes in progress and gets no new ones."""
         self._is_leaving = True
         runner = self._runner
         if runner is not None and not runner.is_gone:
-            self._plane.parked_polls.remove(runner)
-            self._tell_gone(runner.key.queue, runner.runner_id)
+            self._plane.runners.remove(runner)
+            self._mark_lost(runner.key.queue, runner.runner_id)
 
     def _leave(self, runner: Runner) -> None:
-        self._plane.parked_polls.remove(runner)
+        self._plane.runners.remove(runner)
         self._calls.clear()
         self._plane.invoker.lost(runner, "the socket of the runner closed")
-        self._tell_gone(runner.key.queue, runner.runner_id)
+        self._mark_lost(runner.key.queue, runner.runner_id)
 
-    def _tell_gone(self, app: str, runner_id: str) -> None:
+    def _mark_lost(self, app: str, runner_id: str) -> None:
         key = link_key(app, runner_id, self._link_id)
         self._plane.engine.send(RenewRunner(self._namespace, key, is_live=False))
 
-    def _look(self) -> None:
+    def _dispatch(self) -> None:
         if self._runner is not None:
-            self._plane.parked_polls.look_for(self._runner.key)
+            self._plane.runners.look_for(self._runner.key)
 
     # Passes --------------------------------------------------------------------------------------
 
@@ -303,7 +305,7 @@ class Session:
         )
         call.has_pending = body.has_pending
         if body.size + _FRAME_BYTES > PASS_BYTES_MAX:
-            # A runner would drop the socket, connect again, and be sent it again.
+            # The runner would close the socket, connect again, and receive the same pass again.
             self._plane.invoker.finish(call, does_not_fit(PASS_BYTES_MAX))
         elif body.is_whole:
             self._send(call, body.data)
@@ -327,7 +329,7 @@ class Session:
         )
 
     def _refuse_unreadable(self, message: bytes, obstacle: str) -> None:
-        """What nobody can read is still the answer to a pass, if it names one where it begins."""
+        """Finish the pass that an unreadable message names at its beginning, if it names one."""
         named = _ID.search(message, 0, _HEAD_BYTES)
         call = None if named is None else self._calls.pop(named[1].decode(), None)
         if call is not None:
@@ -335,13 +337,13 @@ class Session:
         elif self._runner is None:
             self._socket.close(frames.POLICY, f"the registration cannot be read: {obstacle}")
 
-    def _hear_of(self, envelope: _Envelope) -> None:
-        """The runner names the passes that it works on."""
+    def _read_heartbeat(self, envelope: _Envelope) -> None:
+        """Read a heartbeat, which names the passes that the runner works on."""
         try:
-            told = _heartbeat_decoder.decode(envelope.payload)
+            heartbeat = _heartbeat_decoder.decode(envelope.payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        for call_id in told.ids:
+        for call_id in heartbeat.ids:
             call = self._calls.get(call_id)
             if call is not None:
                 self._plane.invoker.heard_of(call)
@@ -349,7 +351,7 @@ class Session:
     def _take_result(self, envelope: _Envelope) -> None:
         call = self._calls.pop(envelope.id or "", None)
         if call is None:
-            # Late, or said twice.
+            # A late or repeated result.
             return
         try:
             result = _result_decoder.decode(envelope.payload)
@@ -358,9 +360,9 @@ class Session:
         self._plane.invoker.finish(call, reply_of(result.status, bytes(result.body)))
 
 
-def is_impatient(told: RunnerSelf) -> bool:
-    """Whether a runner answers nothing while all that its code stands at is under way.
+def is_impatient(runner: RunnerSelf) -> bool:
+    """Whether a runner sends no answer while all steps that its code waits for are in progress.
 
-    The published Python runner does so up to 0.1.2, and later ones may not say that they do not.
+    The published Python runner behaves so up to 0.1.2, and later ones may not report a fix.
     """
-    return told.sdk_name == "duraton" and told.language == "python"
+    return runner.sdk_name == "duraton" and runner.language == "python"

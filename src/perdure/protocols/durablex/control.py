@@ -1,4 +1,4 @@
-"""What people do to runs: cancel, pause, resume, begin again."""
+"""HTTP routes that control runs: cancel, pause, resume, replay, retry, fork."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ class RetryBody(Struct, rename="camel"):
 
 
 class ForkBody(RetryBody, rename="camel"):
-    """What shall be tried otherwise; the engine only carries it."""
+    """What the new run shall do differently; the engine only passes it on."""
 
     model: str | None = None
     prompt: str | None = None
@@ -129,23 +129,23 @@ class RunControl:
         return await self._shown(request, run_id)
 
     async def retry_from_step(self, request: Request) -> Response:
-        """POST /runs/{id}/retry-from-step: with what the steps before it returned."""
+        """POST /runs/{id}/retry-from-step: with the results of the steps before it."""
         source = await self._require_over(request)
         body = read_body(request, _retry_decoder)
-        # What was tried otherwise is still meant: only the steps before it are kept.
+        # The changes of a fork stay in effect: only the steps before this one are kept.
         return await self._from_step(request, source, body, push_of(source).fork)
 
     async def fork(self, request: Request) -> Response:
-        """POST /runs/{id}/fork: the same, and the code learns what to try otherwise."""
+        """POST /runs/{id}/fork: as retry-from-step, with changes that the code receives."""
         source = await self._require_over(request)
         body = read_body(request, _fork_decoder)
-        told = {
+        changes = {
             "step": body.step,
             "model": body.model,
             "prompt": body.prompt,
             "params": optional_members_of(body.params),
         }
-        fork = encode({name: value for name, value in told.items() if value is not None})
+        fork = encode({name: value for name, value in changes.items() if value is not None})
         if len(fork) > FORK_BYTES_MAX:
             raise bad_request(f"a fork has more than {FORK_BYTES_MAX} bytes")
         return await self._from_step(request, source, body, fork, action="fork")
@@ -162,14 +162,14 @@ class RunControl:
         events = await self._engine.store.read_history(source.run_id, 0, HISTORY_READ_MAX)
         if not events:
             raise no_run(source.run_id)
-        told = carried_before(facts_of(events), step)
-        if told is None:
+        carried = carried_before(facts_of(events), step)
+        if carried is None:
             raise bad_request(f"run {source.run_id} has no step {step[:64]}")
         operation = BeginAgain(
             structs.replace(
                 again(source, arguments_of(events[0])), fork=fork, vault=vault_of(source)
             ),
-            told,
+            carried,
             action=action,
             actor=request.principal.subject,
             detail=step,
@@ -178,7 +178,7 @@ class RunControl:
         return await self._shown(request, await self._engine.submit(operation))
 
     async def bulk_replay(self, request: Request) -> Response:
-        """POST /runs/bulk-replay: every finished run that a filter finds, within a bound."""
+        """POST /runs/bulk-replay: a bounded number of finished runs that a filter finds."""
         body = read_body(request, _bulk_decoder)
         asked = {
             "app": body.app,
@@ -210,17 +210,17 @@ class RunControl:
                 )
             except (HttpError, Rejection):
                 failed += 1
-        told = {
+        answer = {
             "matched": len(over),
             "replayed": len(over) - skipped - failed,
             "skipped": skipped,
             "failed": failed,
             "capped": cursor is not None,
         }
-        return self._surface.answer(200, told)
+        return self._surface.answer(200, answer)
 
     async def _is_own(self, run: Run, dedupe_id: str | None) -> bool:
-        """Whether a run was begun by this very request, sent before, and is over meanwhile."""
+        """Whether an earlier copy of this request started the run, which has ended since."""
         source_id = push_of(run).replay_of
         if dedupe_id is None or source_id is None:
             return False
@@ -279,14 +279,14 @@ class RunControl:
         return self._surface.answer(200, await self._runs.view(run))
 
 
-def _identity(told: str | None) -> str | None:
-    if told is not None and not 0 < len(told) <= NAME_LENGTH_MAX:
+def _identity(dedupe_id: str | None) -> str | None:
+    if dedupe_id is not None and not 0 < len(dedupe_id) <= NAME_LENGTH_MAX:
         raise bad_request(f"a dedupeId has 1 to {NAME_LENGTH_MAX} characters")
-    return told
+    return dedupe_id
 
 
 def again(source: Run, arguments: bytes) -> PushStart:
-    """What a run was started with, once more."""
+    """The start parameters of a run, for a new run."""
     push = push_of(source)
     return PushStart(
         namespace=source.namespace,

@@ -1,4 +1,4 @@
-"""Events: taken in, listed, shown."""
+"""HTTP routes of events: receive, list, show."""
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -24,7 +24,7 @@ from perdure.web.message import HttpError, Request, Response
 
 
 class EventBody(Struct, rename="camel"):
-    """What a caller sends."""
+    """The body of an event."""
 
     name: str
     app: str | None = None
@@ -101,7 +101,7 @@ def _require_fitting(body: EventBody) -> None:
 
 
 def require_tags(tags: dict[str, str]) -> None:
-    """Refuse tags that are too many or too long."""
+    """Refuse too many tags, or tags that are too long."""
     if len(tags) > TAGS_MAX:
         raise bad_request(f"there are more than {TAGS_MAX} tags")
     for key, value in tags.items():

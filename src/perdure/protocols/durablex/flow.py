@@ -1,4 +1,4 @@
-"""Starting workflows by name, and looking at what flow control holds back."""
+"""HTTP routes of starts by name, and of the state of flow control."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ from perdure.web.message import HttpError, Request, Response
 
 
 class TriggerBody(Struct, rename="camel"):
-    """How a workflow is started; all of it may be left out."""
+    """The body of a start; all members are optional."""
 
     input: Raw | UnsetType = UNSET
     event_name: str | None = None
@@ -52,7 +52,7 @@ class FlowControl:
         self._surface = surface
 
     async def trigger(self, request: Request) -> Response:
-        """POST /workflows/{app}/{name}/trigger: exactly that workflow, whatever triggers it."""
+        """POST /workflows/{app}/{name}/trigger: starts this workflow, whatever its triggers are."""
         app, name = request.params["app"], request.params["name"]
         body = read_body(request, _body_decoder)
         for field in ("event_name", "dedupe_id", "runner"):
@@ -89,7 +89,7 @@ class FlowControl:
         return self._surface.answer(202, view)
 
     async def flow_state(self, request: Request) -> Response:
-        """GET /flow-state: what waits in buffers, and how many passes run under a limit."""
+        """GET /flow-state: events in buffers, and passes in progress under limits."""
         app, workflow = request.query.get("app") or None, request.query.get("workflow") or None
         page = await KEPT.read_page(
             self._engine.store, request.namespace, limit=FLOW_STATES_SHOWN_MAX
@@ -110,7 +110,7 @@ class FlowControl:
     async def _concurrency(
         self, request: Request, app: str | None, workflow: str | None
     ) -> dict[str, int]:
-        """How many passes may run in the scopes that are in use, and how many do."""
+        """The limit of passes of each scope in use, and how many are in progress."""
         store, namespace = self._engine.store, request.namespace
         known = await DEFINITION.read_page(store, namespace, limit=WORKFLOWS_MAX)
         limits = {
@@ -127,15 +127,15 @@ class FlowControl:
     async def _meters(
         self, request: Request, app: str | None, workflow: str | None
     ) -> dict[str, list[dict[str, Any]]]:
-        """What was used of budgets and token throttles, and how many runs wait for them."""
-        told: dict[str, list[dict[str, Any]]] = {"budget": [], "tokenThrottle": []}
+        """The usage of budgets and token throttles, and how many runs wait for them."""
+        meters: dict[str, list[dict[str, Any]]] = {"budget": [], "tokenThrottle": []}
         logs = await METER.read_page(
             self._engine.store, request.namespace, limit=FLOW_STATES_SHOWN_MAX
         )
         for _, log in logs:
             if app in (None, log.app) and workflow in (None, log.workflow):
                 tokens, cost = used(log, log.window, self._clock.now())
-                told[log.policy].append(
+                meters[log.policy].append(
                     {
                         "workflow": log.workflow,
                         "app": log.app,
@@ -144,11 +144,11 @@ class FlowControl:
                         "waiting": log.waiting,
                     }
                 )
-        return told
+        return meters
 
 
 def _home_of(key: str) -> str:
-    """The workflow that the name of a state begins with."""
+    """The app and workflow that the key of a flow state begins with."""
     app, name, _ = key.split("/", 2)
     return f"{app}/{name}/"
 

@@ -1,4 +1,4 @@
-"""Passes on the wire: what a runner is told, and what its answer means.
+"""Passes on the wire: the body that a runner receives, and the meaning of its answer.
 
 The same bodies travel over both transports. Payloads are spliced and cut out as bytes; only what
 the rules need is decoded.
@@ -41,16 +41,16 @@ from perdure.protocols.durablex.opcodes import Opcode, OpcodeError, command_of, 
 from perdure.store.interface import PayloadKey, Store
 
 _MARGIN_BYTES = 1_024
-"""What an envelope and the terms of offloading add to a pass, at most."""
+"""The bytes that an envelope and the parameters of offloading add to a pass, at most."""
 
 LEVELS = frozenset({"debug", "info", "warn", "error"})
 
 
-# What a runner is told ---------------------------------------------------------------------------
+# The body of a pass ------------------------------------------------------------------------------
 
 
 class PassBody:
-    """The body of a pass. Results that have to be read from the store first stand as references."""
+    """The body of a pass. Results that must still be read from the store are references in it."""
 
     __slots__ = ("has_pending", "is_whole", "parts", "size")
 
@@ -59,51 +59,51 @@ class PassBody:
         self.size = sum(p.size_bytes if isinstance(p, Reference) else len(p) for p in parts)
         self.is_whole = not any(isinstance(part, Reference) for part in parts)
         self.has_pending = has_pending
-        """Whether it tells of steps that can only be waited for."""
+        """Whether it contains steps in progress."""
 
     @property
     def data(self) -> bytes:
-        """The bytes of a body that is whole."""
+        """The bytes of a body without references to the store."""
         return b"".join(part for part in self.parts if isinstance(part, bytes))
 
     async def read(self, store: Store, namespace: str) -> bytes:
-        """The bytes, with every stored result in its place. `ResultLost` if one is not there."""
-        told = []
+        """The bytes, with every stored result inserted. Raises `ResultLost` if one is missing."""
+        pieces = []
         for part in self.parts:
             if isinstance(part, Reference):
                 found = await store.read_payload(PayloadKey(namespace, part.reference_id))
                 if found is None or len(found) != part.size_bytes:
                     raise ResultLost(f"the stored result {part.reference_id} cannot be read")
-                told.append(found)
+                pieces.append(found)
             else:
-                told.append(part)
-        return b"".join(told)
+                pieces.append(part)
+        return b"".join(pieces)
 
 
 class ResultLost(Exception):
-    """A stored result is not what its run says."""
+    """A stored result is missing or differs from what its run recorded."""
 
 
 def does_not_fit(bytes_max: int) -> Refused:
-    """How a pass ends before it began, because its memo is larger than its message may be."""
-    told = (
-        f"what the run's steps returned does not fit into {bytes_max} bytes, "
+    """The result of a pass that is not sent, because its memo exceeds the size of a message."""
+    message = (
+        f"what the run's steps returned is larger than {bytes_max} bytes, "
         "and the runner does not fetch results"
     )
-    return Refused(error=error_of(told, MEMO_TOO_LARGE), logs=[])
+    return Refused(error=error_of(message, MEMO_TOO_LARGE), logs=[])
 
 
 MEMO_TOO_LARGE = "memo_too_large"
-"""Why a run fails whose memo no message to its runner can carry."""
+"""The error of a run whose memo does not fit into a message to its runner."""
 
 
 def body_of(
     run: Run, *, is_impatient: bool, timeout: int, fetches_results: bool = False
 ) -> PassBody:
-    """The body of a pass.
+    """Make the body of a pass.
 
-    A runner that fetches results gets references, and as much of the memo as fits; to others all
-    is sent inline.
+    A runner that fetches results gets references, and as much of the memo as fits; others get
+    everything inline.
     """
     context = _context(run, timeout)
     if fetches_results:
@@ -122,7 +122,7 @@ def body_of(
 
 
 def _referring(run: Run, context: dict[str, object]) -> tuple[bytes, bool, int | None]:
-    """A memo with references, whether any step is under way, and where it ends if it is cut."""
+    """A memo with references, whether any step is in progress, and where it ends if it is cut."""
     entries, has_pending = _entries(run, is_impatient=False)
     room = PASS_BYTES_MAX - _MARGIN_BYTES - len(run.arguments) - len(encode(context))
     memo = b",".join(entries)
@@ -133,7 +133,7 @@ def _referring(run: Run, context: dict[str, object]) -> tuple[bytes, bool, int |
 
 
 def _inline(run: Run, *, is_impatient: bool) -> tuple[list[bytes | Reference], bool]:
-    """A memo with every result in its place, and whether any step is under way."""
+    """A memo with every result inline, and whether any step is in progress."""
     entries, has_pending = _entries(run, is_impatient=is_impatient)
     stored = [
         (step.entry, step.payload)
@@ -151,13 +151,13 @@ def _inline(run: Run, *, is_impatient: bool) -> tuple[list[bytes | Reference], b
 
 
 def memo_page(run: Run, after: int) -> bytes:
-    """The part of a memo that follows a step, as much as one page may carry."""
+    """One page of a memo after a step."""
     memo, next_after = _page(run, after, PASS_BYTES_MAX)
     return b'{"steps":{%b},"after":%b}' % (memo, encode(next_after))
 
 
 def _page(run: Run, after: int, room: int) -> tuple[bytes, int | None]:
-    """As much of a memo behind a step as there is room for, and where it ends if it is cut."""
+    """The entries of a memo after a step that fit, and where they end if they are cut."""
     found: list[bytes] = []
     last = after
     for sequence, step in sorted(run.operations.items()):
@@ -174,7 +174,7 @@ def _page(run: Run, after: int, room: int) -> tuple[bytes, int | None]:
 
 
 def _entries(run: Run, *, is_impatient: bool) -> tuple[list[bytes], bool]:
-    """What is known of the steps of a run, and whether any of it is under way."""
+    """The entries of the steps of a run, and whether any step is in progress."""
     entries: list[bytes] = []
     has_pending = False
     for step in run.operations.values():
@@ -189,10 +189,10 @@ def _entries(run: Run, *, is_impatient: bool) -> tuple[list[bytes], bool]:
 
 
 def _entry(step: PushStep, *, is_impatient: bool) -> bytes | None:
-    """What is known of a step.
+    """The entry of a step in the memo; none if the runner must not see it.
 
-    A finished one is kept in the form in which it is sent. An impatient runner is not told what
-    the engine waits for: it asks for that again, is not heard, and has answered.
+    A finished step is stored in the form in which it is sent. An impatient runner does not see the
+    steps that the engine waits for: it asks for them again, which has no effect, and so answers.
     """
     if step.state is StepState.FINISHED:
         return step.entry or None
@@ -225,13 +225,13 @@ def _context(run: Run, timeout: int) -> dict[str, object]:
 
 
 def _case(case: EvalCase) -> dict[str, object]:
-    """The case that the run is for."""
-    told: dict[str, object] = {"setId": case.set_id, "itemId": case.item_id}
-    return told if case.expected is None else {**told, "expected": Raw(case.expected)}
+    """The case of an eval that the run is for."""
+    view: dict[str, object] = {"setId": case.set_id, "itemId": case.item_id}
+    return view if case.expected is None else {**view, "expected": Raw(case.expected)}
 
 
 def _means(push: Push) -> dict[str, object]:
-    """What model calls of the run used up, and what they may."""
+    """The usage of model calls of the run, and its limit."""
     spent, cap = push.spent or Spent(), push.cap
     means: dict[str, object] = {"spent": {"cost": amount(spent.cost or 0), "tokens": spent.tokens}}
     if cap is not None:
@@ -240,7 +240,7 @@ def _means(push: Push) -> dict[str, object]:
     return means
 
 
-# What its answer means ---------------------------------------------------------------------------
+# The answer of a runner --------------------------------------------------------------------------
 
 
 class _Body(Struct):
@@ -266,26 +266,26 @@ _text_decoder = msgspec.json.Decoder(str)
 
 
 def reply_of(status: int, body: bytes) -> PassReply:
-    """What a runner's answer asks for. One that nobody can read is a pass that broke."""
+    """The meaning of a runner's answer. An unreadable answer is a failed pass."""
     if status == 503:
         return Unreached(error=error_of(f"the runner takes no passes now{_shown(body)}"))
     obstacle = find_obstacle(body)
     if obstacle is not None:
-        # Asking again would only repeat what the steps did.
+        # A retry would only repeat the effects of the steps.
         return Refused(error=error_of(f"the answer of the runner: {obstacle}"), logs=[])
     try:
-        told = _body_decoder.decode(body)
+        answer = _body_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _broke(f"the runner answered {status} with a body that cannot be read")
-    logs = _logs(told.logs)
+    logs = _logs(answer.logs)
     if status == 200:
-        data = NULL if told.data is UNSET else bytes(told.data)
+        data = NULL if answer.data is UNSET else bytes(answer.data)
         return Returned(result=data, logs=logs)
     if status == 206:
-        if told.opcodes is None:
+        if answer.opcodes is None:
             return _broke("the runner answered 206 without opcodes")
-        return _progress(told.opcodes, logs, has_ended=told.ended is True)
-    error = _error(told.error, status)
+        return _progress(answer.opcodes, logs, has_ended=answer.ended is True)
+    error = _error(answer.error, status)
     if 400 <= status < 500:
         return Refused(error=error, logs=logs)
     return Broke(error=error, logs=logs)
@@ -307,49 +307,53 @@ def _progress(opcodes: list[Raw], logs: list[LogLine], *, has_ended: bool) -> Pa
 
 
 def _logs(lines: list[Raw] | None) -> list[LogLine]:
-    """The lines that can be read; the others never fail a pass."""
+    """The valid log lines; others are dropped and do not fail the pass."""
     found = []
     for line in (lines or ())[:LOG_LINES_PER_PASS_MAX]:
         if len(line) > LOG_LINE_BYTES_MAX:
             continue
         try:
-            told = _log_decoder.decode(line)
+            log_line = _log_decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             continue
-        if told.level in LEVELS and told.index >= 0:
-            fields = option(told.fields)
-            found.append(LogLine(told.level, told.message, told.scope, told.index, fields))
+        if log_line.level in LEVELS and log_line.index >= 0:
+            fields = option(log_line.fields)
+            found.append(
+                LogLine(log_line.level, log_line.message, log_line.scope, log_line.index, fields)
+            )
     return found
 
 
 def reply_over_http(status: int, body: bytes) -> PassReply:
-    """The same for an answer over HTTP, which a proxy may have given instead of the runner."""
+    """The same for an answer over HTTP, which may come from a proxy before the runner."""
     if status in (401, 403):
-        return Unreached(error=error_of(f"it refuses our signature ({status}){_shown(body)}"))
+        return Unreached(
+            error=error_of(f"it refuses the signature of the engine ({status}){_shown(body)}")
+        )
     if status == 502:
-        return Unreached(error=error_of(f"nobody behind its address answers (502){_shown(body)}"))
+        return Unreached(error=error_of(f"its proxy cannot reach it (502){_shown(body)}"))
     if status == 504:
-        return Lost(error=error_of(f"a proxy gave up waiting for it (504){_shown(body)}"))
+        return Lost(error=error_of(f"its proxy timed out (504){_shown(body)}"))
     return reply_of(status, body)
 
 
 def _shown(body: bytes) -> str:
-    """What a refusal says of itself, if it is one of the protocol."""
+    """The message of a refusal, if its body has the form of the protocol."""
     try:
-        said = option(_body_decoder.decode(body).error)
-        return "" if said is None else f": {_text_decoder.decode(said)[:200]}"
+        message = option(_body_decoder.decode(body).error)
+        return "" if message is None else f": {_text_decoder.decode(message)[:200]}"
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
 
-def _error(told: Raw | UnsetType, status: int) -> StepError:
-    said = option(told)
-    if said is None:
+def _error(sent: Raw | UnsetType, status: int) -> StepError:
+    value = option(sent)
+    if value is None:
         return error_of(f"the runner answered {status}")
     try:
-        return error_of(_text_decoder.decode(said))
+        return error_of(_text_decoder.decode(value))
     except (msgspec.DecodeError, UnicodeDecodeError):
-        shown = said[:200].decode(errors="replace")
+        shown = value[:200].decode(errors="replace")
         return error_of(f"the runner answered {status}: {shown}")
 
 

@@ -1,7 +1,7 @@
-"""What is taken in must be readable later, too, inside of other things.
+"""A check that received JSON stays readable when it is nested in other documents later.
 
-Readers of JSON give up at a depth that depends on where they are called. So what comes in is tried
-a little deeper than it is. They give up at numbers that no double holds, too.
+JSON decoders fail at a depth that depends on the call stack, so input is tested somewhat deeper
+than it is. They also fail at numbers beyond the range of a double.
 """
 
 import msgspec
@@ -10,7 +10,7 @@ from msgspec import Raw
 from perdure.core.large_numbers import find_large_number
 
 _SHALLOW = 300
-"""So few lists and objects are never too deep."""
+"""With no more lists and objects than this, JSON cannot be too deep."""
 _MARGIN = 100
 _OPEN, _CLOSE = b"[" * _MARGIN, b"]" * _MARGIN
 _skipper = msgspec.json.Decoder(Raw)
@@ -19,7 +19,7 @@ TOO_DEEP = "it is nested too deeply"
 
 
 def find_obstacle(text: bytes) -> str | None:
-    """Why JSON that is taken in could not be read back, if that is so."""
+    """Why received JSON could not be decoded later; none if it could."""
     if is_too_deep(text):
         return TOO_DEEP
     number = find_large_number(text)
@@ -27,7 +27,7 @@ def find_obstacle(text: bytes) -> str | None:
 
 
 def is_too_deep(text: bytes) -> bool:
-    """Whether JSON is nested so deeply that it could not be read back."""
+    """Whether JSON is nested too deeply to be decoded later."""
     if text.count(b"[") + text.count(b"{") <= _SHALLOW:
         return False
     try:
@@ -35,6 +35,6 @@ def is_too_deep(text: bytes) -> bool:
     except RecursionError:
         return True
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Whoever reads it says why.
+        # The decoder of the caller reports the error.
         return False
     return False

@@ -1,4 +1,4 @@
-"""Live views: the timeline of a run, what becomes of all runs, and events as they come."""
+"""Server-sent event streams: the timeline of a run, statuses of all runs, incoming events."""
 
 import asyncio
 import logging
@@ -49,23 +49,23 @@ class LiveStreams:
         self._runs = runs
         self._watchers = watchers
         self._clock = clock
-        self.statuses = Statuses(self._store, self._told)
+        self.statuses = Statuses(self._store, self._status_frame)
         self._event_listeners = 0
 
     async def run(self, request: Request) -> Response:
-        """GET /runs/{id}/stream: what happened, then what happens, until the run is over."""
+        """GET /runs/{id}/stream: past and then new facts, until the run has ended."""
         run = await self._runs.require(request)
         asked = request.header(b"last-event-id") or request.query.get("from") or "0"
         if not asked.isascii() or not asked.isdecimal() or len(asked) > 12:
-            raise bad_request("from is the number of an event")
+            raise bad_request("from must be the number of an event")
         after = int(asked)
 
         async def feed(out: EventStream) -> None:
-            await self._tell_run(out, run.run_id, after)
+            await self._send_run(out, run.run_id, after)
 
         return _lasting(feed)
 
-    async def _tell_run(self, out: EventStream, run_id: str, after: int) -> None:
+    async def _send_run(self, out: EventStream, run_id: str, after: int) -> None:
         frames, seen = Frames(run_id), 0
         with self._watchers.watching(run_id) as watch:
             while True:
@@ -76,31 +76,33 @@ class LiveStreams:
                     if fact.sequence <= after:
                         frames.of(fact)
                         continue
-                    # Only the last frame of a fact says that it was told in whole: who comes again
-                    # in between gets the others once more, and misses none.
-                    told = frames.of(fact)
-                    for place, frame in enumerate(told, 1):
-                        number = fact.sequence if place == len(told) else None
+                    # Only the last frame of a fact has its number: a client that reconnects in
+                    # between gets all frames of the fact again, and misses none.
+                    fact_frames = frames.of(fact)
+                    for place, frame in enumerate(fact_frames, 1):
+                        number = fact.sequence if place == len(fact_frames) else None
                         await out.send(frame["kind"], encode(frame), number)
                     if fact.event_type in CLOSED:
                         return
                 if not facts:
-                    await self._tell_begun(out, run_id, frames, seen)
+                    await self._send_begun(out, run_id, frames, seen)
                     await watch.wait(_KEEP_ALIVE_SECONDS)
                     await out.keep_alive()
 
-    async def _tell_begun(self, out: EventStream, run_id: str, frames: Frames, seen: int) -> None:
-        """A pass that begins records nothing; that the run is under way stands in its row."""
+    async def _send_begun(self, out: EventStream, run_id: str, frames: Frames, seen: int) -> None:
+        """Report a pass in progress. Its start is in the row of the run, not in history."""
         run = await self._store.read_run(run_id) if frames.is_at_rest else None
         if run is not None and status_of(run) == "running":
             for frame in frames.begun(seen, instant.text(self._clock.now())):
                 await out.send(frame["kind"], encode(frame))
 
     async def all_runs(self, request: Request) -> Response:
-        """GET /runs/stream: the statuses that runs come to on any node, from now on."""
+        """GET /runs/stream: new statuses of runs on any node, from now on."""
         namespace, now = request.namespace, self._clock.now()
         if self.statuses.count >= STATUS_LISTENERS_MAX:
-            raise LongPollCapacityExhausted(f"{self.statuses.count} listen already")
+            raise LongPollCapacityExhausted(
+                f"{self.statuses.count} streams of statuses are open; retry later"
+            )
 
         async def feed(out: EventStream) -> None:
             async with self.statuses.listening(namespace, now) as queue:
@@ -117,11 +119,11 @@ class LiveStreams:
         return _lasting(feed)
 
     def changed(self, run: Run) -> None:
-        """A run has changed at this node."""
+        """Report a change of a run on this node."""
         self.statuses.changed(run)
 
-    def _told(self, run: Run) -> Told:
-        """What those are told who listen to everything."""
+    def _status_frame(self, run: Run) -> Told:
+        """The frame of a status, for streams of all runs."""
         push, status = push_of(run), status_of(run)
         frame: dict[str, Any] = {
             "kind": "run_status",
@@ -136,9 +138,11 @@ class LiveStreams:
         return Told(run.namespace, run.run_id, run.version, status, run.is_closed, encode(frame))
 
     async def events(self, request: Request) -> Response:
-        """GET /events/stream: events of all nodes, soon after they came."""
+        """GET /events/stream: events of all nodes, soon after they arrive."""
         if self._event_listeners >= EVENT_LISTENERS_MAX:
-            raise LongPollCapacityExhausted(f"{self._event_listeners} listen already")
+            raise LongPollCapacityExhausted(
+                f"{self._event_listeners} streams of events are open; retry later"
+            )
         namespace = request.namespace
         newest = await EVENT.read_page(self._store, namespace, limit=1, newest_first=True)
         tail = _EventTail(newest[0][0] if newest else None, is_shared=self._store.is_shared)
@@ -146,13 +150,13 @@ class LiveStreams:
         async def feed(out: EventStream) -> None:
             self._event_listeners += 1
             try:
-                await self._tell_events(out, namespace, tail)
+                await self._send_events(out, namespace, tail)
             finally:
                 self._event_listeners -= 1
 
         return _lasting(feed)
 
-    async def _tell_events(self, out: EventStream, namespace: str, tail: "_EventTail") -> None:
+    async def _send_events(self, out: EventStream, namespace: str, tail: "_EventTail") -> None:
         silent_since = self._clock.now()
         while True:
             page = await EVENT.read_page(
@@ -173,7 +177,7 @@ class LiveStreams:
 
 
 def _lasting(feed: Callable[[EventStream], Awaitable[None]]) -> Response:
-    """An answer that goes on until the disk or our own bounds end it; its client comes again."""
+    """A stream that ends when the store is unavailable or a bound is reached; clients reconnect."""
 
     async def guarded(out: EventStream) -> None:
         try:
@@ -185,10 +189,10 @@ def _lasting(feed: Callable[[EventStream], Awaitable[None]]) -> Response:
 
 
 class _EventTail:
-    """How far a tail has come.
+    """The position of a stream of events.
 
-    Their ids are made before their commit, so that on several nodes one may come late, among
-    others that were told already: the latest are looked at again for a while.
+    Ids are made before the commit, so with several nodes an event may appear late, between ids
+    that were already sent: the latest ids are read again for a while.
     """
 
     def __init__(self, behind: str | None, *, is_shared: bool) -> None:
@@ -203,10 +207,10 @@ class _EventTail:
         return True
 
     def move(self, now: int) -> None:
-        """What was told a while ago is looked at no more."""
+        """Drop the keys of events sent a while ago, and continue reading after them."""
         while self._seen:
-            key, told_at = next(iter(self._seen.items()))
-            if len(self._seen) <= self._kept and now - told_at < _EVENTS_LATE:
+            key, sent_at = next(iter(self._seen.items()))
+            if len(self._seen) <= self._kept and now - sent_at < _EVENTS_LATE:
                 return
             del self._seen[key]
             self.behind = max(self.behind or "", key)

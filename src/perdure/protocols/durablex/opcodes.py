@@ -1,4 +1,4 @@
-"""Opcodes: how a runner spells the commands of its code."""
+"""Opcodes: the wire form of the commands of a runner."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -55,7 +55,7 @@ RISKS = frozenset({"low", "medium", "high"})
 
 
 class OpcodeError(Exception):
-    """An opcode that cannot be followed; the run fails with what it says."""
+    """An opcode is not valid; the run fails with this message."""
 
 
 class RetryTold(Struct, rename="camel"):
@@ -68,14 +68,14 @@ class RetryTold(Struct, rename="camel"):
 
 
 class StoredTold(Struct):
-    """A result that the runner uploaded before."""
+    """A result that the runner has uploaded."""
 
     sha256: str
     size: int
 
 
 class Opcode(Struct, rename="camel"):
-    """All members of all opcodes; each uses some."""
+    """The members of all opcodes; each opcode uses some."""
 
     op: str
     id: str
@@ -115,7 +115,7 @@ class _Error(Struct):
 
 
 class ScoreTold(Struct, rename="camel"):
-    """A judgement, as runners and people send it."""
+    """A score, as runners and people send it."""
 
     name: str
     value: float | bool | None = None
@@ -130,7 +130,7 @@ Tokens = Annotated[float, Meta(ge=0, le=AI_TOKENS_PER_CALL_MAX)]
 
 
 class UsageTold(Struct, rename="camel"):
-    """What a model call used up, as its runner tells it."""
+    """The usage of a model call, as its runner reports it."""
 
     model: str | None = None
     tokens_in: Tokens | None = None
@@ -140,7 +140,7 @@ class UsageTold(Struct, rename="camel"):
 
 
 class ModelRequest(Struct, rename="camel"):
-    """What a model shall be asked. Its messages are passed on as they are."""
+    """A request to a model. Its messages are passed on unchanged."""
 
     messages: Annotated[list[Map[Any]], Meta(min_length=1)]
     model: str | None = None
@@ -159,14 +159,16 @@ _journal_decoder = msgspec.json.Decoder(_Journal)
 
 
 def command_of(opcode: Opcode) -> StepCommand:
-    """The command that an opcode spells. Raises `OpcodeError`."""
+    """The command of an opcode. Raises `OpcodeError`."""
     if not opcode.id or len(opcode.id) > STEP_ID_LENGTH_MAX:
         raise OpcodeError(f"opcode {opcode.op} has no usable step id")
     if len(opcode.name) > STEP_NAME_LENGTH_MAX:
         raise OpcodeError(f"a step name has more than {STEP_NAME_LENGTH_MAX} characters")
     spell = _SPELLINGS.get(opcode.op)
     if spell is None:
-        raise OpcodeError(f"the runner asks for {opcode.op[:64]}, which this engine does not know")
+        raise OpcodeError(
+            f"the runner asks for {opcode.op[:64]}, an opcode that this engine does not support"
+        )
     return spell(opcode)
 
 
@@ -189,20 +191,20 @@ def _step_run(opcode: Opcode) -> StepCommand:
     )
 
 
-def _stored(told: StoredTold) -> StoredResult:
-    if not is_sha256(told.sha256) or not 0 < told.size <= STEP_RESULT_BYTES_MAX:
+def _stored(reference: StoredTold) -> StoredResult:
+    if not is_sha256(reference.sha256) or not 0 < reference.size <= STEP_RESULT_BYTES_MAX:
         raise OpcodeError(
             f"dataRef needs sha256, 64 lower-case hexadecimal digits, and size, from 1 to "
             f"{STEP_RESULT_BYTES_MAX}"
         )
-    return StoredResult(told.size, told.sha256)
+    return StoredResult(reference.size, reference.sha256)
 
 
-def _usage(told: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:
-    if told is UNSET:
+def _usage(sent: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:
+    if sent is UNSET:
         return None
     try:
-        usage = _usage_decoder.decode(whole_body(bytes(told)))
+        usage = _usage_decoder.decode(whole_body(bytes(sent)))
     except msgspec.DecodeError:
         return None
     tokens = (usage.tokens_in or 0) + (usage.tokens_out or 0)
@@ -216,30 +218,30 @@ def _usage(told: Raw | UnsetType, ai: Raw | UnsetType) -> Usage | None:
 
 
 def _cached(ai: Raw | UnsetType) -> int | None:
-    """How many tokens the journal of a call says a cache knew; it may say anything else."""
+    """The cached tokens that the journal of a call reports. The journal may have any form."""
     try:
         return None if ai is UNSET else _journal_decoder.decode(ai).cache_read_tokens
     except msgspec.DecodeError:
         return None
 
 
-def _error(told: bytes) -> StepError:
+def _error(sent: bytes) -> StepError:
     try:
-        return StepError(_error_decoder.decode(told).message, told)
+        return StepError(_error_decoder.decode(sent).message, sent)
     except msgspec.DecodeError:
         raise OpcodeError("the error of a step needs a message") from None
 
 
 def _retry(sent: RetryTold | EmptyList | None) -> StepRetry | None:
-    told = structure_of(sent, RetryTold)
-    if told is None:
+    policy = structure_of(sent, RetryTold)
+    if policy is None:
         return None
-    attempts_max = 1 if told.max_attempts is None else told.max_attempts
-    backoff = "fixed" if told.backoff is None else told.backoff
-    initial = 1_000 if told.initial_delay_ms is None else told.initial_delay_ms
+    attempts_max = 1 if policy.max_attempts is None else policy.max_attempts
+    backoff = "fixed" if policy.backoff is None else policy.backoff
+    initial = 1_000 if policy.initial_delay_ms is None else policy.initial_delay_ms
     if backoff not in BACKOFFS or not 1 <= attempts_max <= STEP_ATTEMPTS_MAX:
         raise OpcodeError("the retry policy of a step is not valid")
-    longest = told.max_delay_ms
+    longest = policy.max_delay_ms
     return StepRetry(
         attempts_max=attempts_max,
         backoff=backoff,
@@ -341,17 +343,17 @@ def _infer(opcode: Opcode) -> StepCommand:
     if opcode.data is UNSET or len(opcode.data) > EVENT_DATA_BYTES_MAX:
         raise OpcodeError(f"Infer needs data of at most {EVENT_DATA_BYTES_MAX} bytes")
     try:
-        told = _request_decoder.decode(opcode.data)
+        request = _request_decoder.decode(opcode.data)
     except msgspec.DecodeError as error:
         raise OpcodeError(f"the data of Infer is not valid: {error}") from None
-    if told.model is not None:
-        _name(told.model, "Infer needs a model with a name, or none")
+    if request.model is not None:
+        _name(request.model, "Infer needs a model with a name, or none")
     return AskModel(
         step_id=opcode.id,
         name=opcode.name,
-        messages=msgspec.json.encode([members_of(message) for message in told.messages]),
-        model=told.model,
-        tokens_max=told.max_tokens,
+        messages=msgspec.json.encode([members_of(message) for message in request.messages]),
+        model=request.model,
+        tokens_max=request.max_tokens,
     )
 
 
@@ -382,21 +384,21 @@ def _score(opcode: Opcode) -> StepCommand:
     if opcode.data is UNSET:
         raise OpcodeError("Score needs data")
     try:
-        told = _score_decoder.decode(opcode.data)
-        if told.source == "human":
+        sent = _score_decoder.decode(opcode.data)
+        if sent.source == "human":
             raise ValueError("the code of a workflow is not human")
         judgement = judgement_of(
-            name=told.name,
-            value=told.value,
-            text=told.string_value,
-            data_type=told.data_type,
-            source=told.source or "code",
-            comment=told.comment,
+            name=sent.name,
+            value=sent.value,
+            text=sent.string_value,
+            data_type=sent.data_type,
+            source=sent.source or "code",
+            comment=sent.comment,
         )
     except (msgspec.DecodeError, ValueError) as error:
         raise OpcodeError(f"a score is not valid: {error}") from None
     return GiveScore(
-        step_id=opcode.id, name=opcode.name, judgement=judgement, run_id=told.run_id or None
+        step_id=opcode.id, name=opcode.name, judgement=judgement, run_id=sent.run_id or None
     )
 
 
@@ -416,17 +418,17 @@ _SPELLINGS: dict[str, Callable[[Opcode], StepCommand]] = {
 }
 
 
-def _name(told: str | None, why: str) -> str:
-    if told is None or not told.strip():
+def _name(name: str | None, why: str) -> str:
+    if name is None or not name.strip():
         raise OpcodeError(why)
-    if len(told) > NAME_LENGTH_MAX:
+    if len(name) > NAME_LENGTH_MAX:
         raise OpcodeError(f"a name has more than {NAME_LENGTH_MAX} characters")
-    return told
+    return name
 
 
-def option(told: Raw | UnsetType) -> bytes | None:
-    """A member for which null means that it is absent; of a value, null is a value."""
-    data = _bytes(told)
+def option(member: Raw | UnsetType) -> bytes | None:
+    """A member for which null means absent, unlike for values, where null is a value."""
+    data = _bytes(member)
     return None if data == b"null" else data
 
 
@@ -437,5 +439,5 @@ def _delay(milliseconds: float) -> int:
     return int(min(milliseconds * MILLISECOND, STEP_DELAY_MAX))
 
 
-def _bytes(told: Raw | UnsetType) -> bytes | None:
-    return None if told is UNSET else bytes(told)
+def _bytes(member: Raw | UnsetType) -> bytes | None:
+    return None if member is UNSET else bytes(member)

@@ -1,4 +1,4 @@
-"""Refusals that this protocol writes out itself. Documented in docs/reasons.md."""
+"""Reasons of refusals that only this protocol uses. Documented in docs/reasons.md."""
 
 PUSH_REASONS: dict[str, int] = {
     "validation_failed": 400,

@@ -1,4 +1,4 @@
-"""Lists of records, newest first: those that a filter lets pass, and where the next page begins."""
+"""Filtered lists of records, newest first, with the cursor of the next page."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 Row = dict[str, Any]
 
 SCAN_PAGES_MAX = 20
-"""How many pages are looked through for rows that a filter lets pass."""
+"""Pages read at most in search of rows that pass the filter."""
 
 
 async def find_rows(
@@ -25,9 +25,9 @@ async def find_rows(
     limit: int,
     after: str | None = None,
 ) -> tuple[list[Row], str | None]:
-    """A page of rows, and behind which key the next one begins if there may be one.
+    """A page of rows, and the key after which the next one begins, if there may be one.
 
-    `show` makes a row of a record, or none of one that nobody asked for.
+    `show` makes a row of a record, or returns none if the filter excludes it.
     """
     rows: list[Row] = []
     last = after

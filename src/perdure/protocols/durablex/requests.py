@@ -1,4 +1,4 @@
-"""Reading requests: bodies, numbers, instants. What makes no sense is a 400 that says why."""
+"""Parsing of requests: bodies, numbers, instants. What is not valid is a 400 with a message."""
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
@@ -19,13 +19,13 @@ def bad_request(message: str) -> HttpError:
 
 
 def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
-    """The body of a request; none is an empty one."""
+    """The decoded body of a request; no body counts as an empty object."""
     body = whole_body(request.body)
     obstacle = find_obstacle(body)
     if obstacle is not None:
         raise bad_request(obstacle)
     try:
-        # Payloads are carried unread, so whether they are text is found out here or never.
+        # Payloads are stored without being decoded, so only this checks that they are UTF-8.
         body.decode()
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -36,11 +36,11 @@ def read_body(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
 
 def read_instant(query: Mapping[str, str], name: str) -> int | None:
     """An instant from a query; one without a zone is UTC."""
-    told = query.get(name)
-    if not told:
+    raw = query.get(name)
+    if not raw:
         return None
-    # In a query a plus that nobody escaped is a space.
-    text = told.strip().replace(" ", "+")
+    # An unescaped plus in a query is decoded as a space.
+    text = raw.strip().replace(" ", "+")
     try:
         if datetime.fromisoformat(text).tzinfo is None:
             text += "+00:00"
@@ -50,23 +50,23 @@ def read_instant(query: Mapping[str, str], name: str) -> int | None:
 
 
 def choice(query: Mapping[str, str], name: str, known: Collection[str]) -> str | None:
-    """One of some words from a query, or none."""
-    told = query.get(name)
-    if not told:
+    """One of several choices from a query, or none."""
+    value = query.get(name)
+    if not value:
         return None
-    if told not in known:
+    if value not in known:
         raise bad_request(f"{name} is one of {', '.join(sorted(known))}")
-    return told
+    return value
 
 
 def integer(query: Mapping[str, str], name: str, least: int, most: int, default: int) -> int:
-    """A number from a query; one beyond the bounds is refused."""
-    told = query.get(name)
-    if told is None or told == "":
+    """A number from a query; one out of range is refused."""
+    raw = query.get(name)
+    if raw is None or raw == "":
         return default
-    if not told.isdecimal() or not told.isascii() or len(told) > 12:
+    if not raw.isdecimal() or not raw.isascii() or len(raw) > 12:
         raise bad_request(f"{name} is a number from {least} to {most}")
-    value = int(told)
+    value = int(raw)
     if not least <= value <= most:
         raise bad_request(f"{name} is a number from {least} to {most}")
     return value

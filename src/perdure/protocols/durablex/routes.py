@@ -20,13 +20,13 @@ from perdure.protocols.durablex.surface import DurablexSurface
 from perdure.web.routing import PUBLIC, Route
 
 READER = frozenset({"read", "full", "worker", "operator", "admin"})
-"""Who may look."""
+"""The scopes of routes that read."""
 FULL = frozenset({"full", "operator", "admin"})
-"""Who may change what there is."""
+"""The scopes of routes that change something."""
 SENDER = FULL | {"worker"}
-"""Who may have something begin: events and starts."""
+"""The scopes of routes that send events or start runs."""
 RUNNER = frozenset({"full", "worker"})
-"""Whose code may be called."""
+"""The scopes of routes of runners."""
 
 
 def routes(
@@ -42,7 +42,7 @@ def routes(
     flow: FlowControl,
     results: StepResults,
 ) -> list[Route]:
-    """Every route, with who may use it."""
+    """Every route, with its roles."""
     run = "/runs/{run_id}"
     return [
         Route("POST", "/register", RUNNER, surface, serve.register),

@@ -1,4 +1,4 @@
-"""Finding runs: what a list was asked for, and the pages that answer it."""
+"""Lists of runs: the filter of a request, and the pages that match it."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
@@ -19,11 +19,11 @@ from perdure.web.message import Request
 
 _PAGE_SIZE = 30
 _SCAN_PAGES_MAX = 50
-"""How many pages are looked through for runs of a property that has no index."""
+"""Pages read at most in search of runs by a property without an index."""
 _SORTED_PAGES_MAX = 5
 """The same in other orders, where each page may sort all open runs anew."""
 _DEEP_RUNS_MAX = 500
-"""How many runs are opened in search of a text; the next page goes on behind them."""
+"""Runs opened at most in search of a text; the next page continues after them."""
 
 _OPEN = ("pending", "running", "waiting", "needs_attention", "paused")
 _OVER = ("completed", "failed", "cancelled", "terminated")
@@ -33,36 +33,36 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "failed": ("failed",),
     "cancelled": ("cancelled", "terminated"),
 }
-"""Which statuses on disk a status may be. Those of open runs depend on more than one column."""
+"""The statuses on disk of a status. For open runs it depends on more than one column."""
 _MEANT = {"running": frozenset({"running", "waiting"})}
-"""Statuses that mean more than themselves in a filter."""
+"""Statuses that include others in a filter."""
 TRIGGERS = frozenset({"event", "cron", "eval", "manual"})
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What a list shall show: what the disk can find, and what is told from each run."""
+    """The filter of a list: the part that the store applies, and the part checked on each run."""
 
-    wanted: PushedFilter
+    filters: PushedFilter
     keeps: "Callable[[Run], bool] | None"
     text: str | None = None
-    """What is looked for in what runs carry, too; small letters."""
+    """A text to find in the payloads of runs, too; lower case."""
     after: PushedCursor | None
     limit: int
 
 
 def read_question(request: Request) -> Question:
-    """What the query of a list asks for. Raises for what makes no sense."""
+    """Parse the query of a list. Raises for values that are not valid."""
     limit = integer(request.query, "limit", 1, LIST_PAGE_SIZE_MAX, _PAGE_SIZE)
     return read_filter(request.namespace, request.query, limit=limit)
 
 
 def read_filter(namespace: str, query: Mapping[str, str], *, limit: int) -> Question:
-    """What some words ask for."""
+    """The filter for some parameters."""
     status = choice(query, "status", _COLUMNS)
     sort = choice(query, "sort", get_args(PushedSort)) or "started"
     text = query.get("q") or None
     deep = choice(query, "deep", {"0", "1", "false", "true"}) in ("1", "true") and text is not None
-    wanted = PushedFilter(
+    filters = PushedFilter(
         namespace=namespace,
         app=query.get("app") or None,
         workflow=query.get("workflow") or None,
@@ -74,53 +74,53 @@ def read_filter(namespace: str, query: Mapping[str, str], *, limit: int) -> Ques
     )
     cursor = query.get("cursor")
     return Question(
-        wanted=wanted,
+        filters=filters,
         keeps=_keeps(query, status),
         text=text.casefold() if deep and text else None,
-        after=_decoded(cursor, wanted) if cursor else None,
+        after=_decoded(cursor, filters) if cursor else None,
         limit=limit,
     )
 
 
 def finished(question: Question) -> Question:
-    """The same question, asked of runs that are over."""
-    asked = question.wanted.statuses or _OVER
+    """The same filter for closed runs only."""
+    asked = question.filters.statuses or _OVER
     statuses = tuple(status for status in asked if status in _OVER)
-    wanted = msgspec.structs.replace(question.wanted, statuses=statuses)
-    return msgspec.structs.replace(question, wanted=wanted)
+    filters = msgspec.structs.replace(question.filters, statuses=statuses)
+    return msgspec.structs.replace(question, filters=filters)
 
 
 async def narrowed(store: Store, query: Mapping[str, str], question: Question) -> Question | None:
-    """The same question, asked of fewer runs; none if there are none.
+    """A filter that finds the same runs faster; none if there can be no such run.
 
-    What was begun again from a run is of its app and workflow, and younger.
+    Replays of a run have its app and workflow, and are younger.
     """
     source_id = query.get("replayOf")
     if not source_id:
         return question
     source = await store.read_run(source_id)
-    wanted = question.wanted
-    if source is None or source.namespace != wanted.namespace:
+    filters = question.filters
+    if source is None or source.namespace != filters.namespace:
         return None
-    wanted = msgspec.structs.replace(
-        wanted,
-        app=wanted.app or source.queue,
-        workflow=wanted.workflow or source.workflow_type,
-        since=max(wanted.since, source.started_at),
+    filters = msgspec.structs.replace(
+        filters,
+        app=filters.app or source.queue,
+        workflow=filters.workflow or source.workflow_type,
+        since=max(filters.since, source.started_at),
     )
-    return msgspec.structs.replace(question, wanted=wanted)
+    return msgspec.structs.replace(question, filters=filters)
 
 
 def _keeps(query: Mapping[str, str], status: str | None) -> Callable[[Run], bool] | None:
     trigger = choice(query, "runType", TRIGGERS)
     named = {
-        name: query[told]
-        for name, told in (
+        name: query[parameter]
+        for name, parameter in (
             ("event_id", "eventId"),
             ("replay_of", "replayOf"),
             ("session", "session"),
         )
-        if query.get(told)
+        if query.get(parameter)
     }
     if trigger is not None:
         named["trigger"] = trigger
@@ -141,29 +141,29 @@ def _keeps(query: Mapping[str, str], status: str | None) -> Callable[[Run], bool
 
 
 async def find_runs(store: Store, question: Question) -> tuple[list[Run], str | None]:
-    """A page of runs, and where the next one begins if there may be one."""
-    wanted, limit, after = question.wanted, question.limit, question.after
+    """A page of runs, and the cursor of the next one if there may be one."""
+    filters, limit, after = question.filters, question.limit, question.after
     sieve = _Sieve(store, question)
     size = LIST_PAGE_SIZE_MAX if sieve.picks else limit + 1
     found: list[Run] = []
-    for _ in range(_SCAN_PAGES_MAX if wanted.sort == "started" else _SORTED_PAGES_MAX):
-        page = await store.read_pushed(wanted, after, size)
+    for _ in range(_SCAN_PAGES_MAX if filters.sort == "started" else _SORTED_PAGES_MAX):
+        page = await store.read_pushed(filters, after, size)
         for run in page:
             if sieve.is_tired:
-                return found, _encoded(after, wanted)
+                return found, _encoded(after, filters)
             if await sieve.keeps(run):
                 if len(found) == limit:
-                    return found, _encoded(cursor_behind(found[-1], wanted.sort), wanted)
+                    return found, _encoded(cursor_behind(found[-1], filters.sort), filters)
                 found.append(run)
-            after = cursor_behind(run, wanted.sort)
+            after = cursor_behind(run, filters.sort)
         if len(page) < size:
             return found, None
-    # There may be more behind what was looked through.
-    return found, _encoded(after, wanted)
+    # There may be more rows after those that were read.
+    return found, _encoded(after, filters)
 
 
 class _Sieve:
-    """Lets those runs pass that a question means beyond what the disk can find."""
+    """Applies the part of a filter that the store cannot apply."""
 
     def __init__(self, store: Store, question: Question) -> None:
         self._store = store
@@ -176,7 +176,7 @@ class _Sieve:
 
     @property
     def is_tired(self) -> bool:
-        """Whether enough runs were opened for one answer."""
+        """Whether the bound of opened runs is reached."""
         return self._opened >= _DEEP_RUNS_MAX
 
     async def keeps(self, run: Run) -> bool:
@@ -189,7 +189,7 @@ class _Sieve:
 
 
 async def _mentions(store: Store, run: Run, text: str) -> bool:
-    """Whether a text stands in the names, the input, the result or the error of a run."""
+    """Whether the names, the input, the result or the error of a run contain a text."""
     if any(text in name.casefold() for name in (run.workflow_type, run.run_id, run.queue)):
         return True
     failure = failure_of(run)
@@ -208,9 +208,9 @@ async def _mentions(store: Store, run: Run, text: str) -> bool:
 
 
 def _readable(value: object) -> str:
-    """What people see of a value: its JSON without escapes of letters."""
-    told = msgspec.json.decode(msgspec.json.encode(value))
-    return msgspec.json.encode(told).decode().casefold()
+    """The JSON of a value without escapes of letters."""
+    decoded = msgspec.json.decode(msgspec.json.encode(value))
+    return msgspec.json.encode(decoded).decode().casefold()
 
 
 class _Cursor(Struct, array_like=True, forbid_unknown_fields=True):
@@ -225,21 +225,21 @@ _cursor_decoder = msgspec.json.Decoder(_Cursor)
 _FURTHEST = 2**62
 
 
-def _encoded(cursor: PushedCursor | None, wanted: PushedFilter) -> str | None:
+def _encoded(cursor: PushedCursor | None, filters: PushedFilter) -> str | None:
     if cursor is None:
         return None
-    told = msgspec.json.encode(_Cursor(wanted.sort, wanted.ascending, *cursor))
-    return urlsafe_b64encode(told).decode()
+    packed = msgspec.json.encode(_Cursor(filters.sort, filters.ascending, *cursor))
+    return urlsafe_b64encode(packed).decode()
 
 
-def _decoded(told: str, wanted: PushedFilter) -> PushedCursor:
+def _decoded(packed: str, filters: PushedFilter) -> PushedCursor:
     try:
-        cursor = _cursor_decoder.decode(urlsafe_b64decode(told.encode()))
+        cursor = _cursor_decoder.decode(urlsafe_b64decode(packed.encode()))
     except (ValueError, UnicodeError):
         raise bad_request("the cursor was not issued by this server") from None
-    if (cursor.sort, cursor.ascending) != (wanted.sort, wanted.ascending):
+    if (cursor.sort, cursor.ascending) != (filters.sort, filters.ascending):
         raise bad_request("the cursor belongs to a list with another sort order")
-    kind = {"started": type(None), "duration": int}.get(wanted.sort, str)
+    kind = {"started": type(None), "duration": int}.get(filters.sort, str)
     numbers = [one for one in (cursor.started_at, cursor.place) if isinstance(one, int)]
     if not isinstance(cursor.place, kind) or any(abs(one) > _FURTHEST for one in numbers):
         raise bad_request("the cursor was not issued by this server")

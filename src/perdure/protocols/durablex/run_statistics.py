@@ -1,4 +1,4 @@
-"""Figures over runs: totals, and a series over time."""
+"""Statistics of runs: totals, and a time series."""
 
 from collections import Counter
 from typing import Any
@@ -36,12 +36,12 @@ class RunStatistics:
             for run in await self._begun_again(request):
                 counts[status_of(run)] += 1
             return self._surface.answer(200, totals(counts))
-        for found in await self._store.read_pushed_figures(_wanted(request, 0), _EVER):
+        for found in await self._store.read_pushed_figures(_filters(request, 0), _EVER):
             counts[SHOWN_STATUSES.get(found.status, found.status)] += found.runs
         return self._surface.answer(200, totals(counts))
 
     async def _begun_again(self, request: Request) -> list[Run]:
-        """What was begun again from a run, as far as there is an end to it."""
+        """The replays of a run and their replays, up to a bound."""
         names = ("app", "workflow", "since", "replayOf")
         query = {name: request.query[name] for name in names if name in request.query}
         question = read_filter(request.namespace, query, limit=_BEGUN_AGAIN_MAX)
@@ -49,21 +49,21 @@ class RunStatistics:
         return [] if asked is None else (await find_runs(self._store, asked))[0]
 
     async def timeseries(self, request: Request) -> Response:
-        """GET /runs/timeseries: every stretch of time, also those in which nothing started."""
+        """GET /runs/timeseries: every interval, also those in which no run started."""
         now = self._clock.now()
-        wanted = _wanted(request, now - DEFAULT_SPAN)
+        filters = _filters(request, now - DEFAULT_SPAN)
         asked = integer(request.query, "bucket", 1, 366 * 86_400, 0)
-        step = asked * SECOND or bucket_step(wanted.since, now + 1)
-        if now // step - wanted.since // step >= BUCKETS_MAX:
-            least = (now - wanted.since) // (BUCKETS_MAX - 1) // SECOND + 1
+        step = asked * SECOND or bucket_step(filters.since, now + 1)
+        if now // step - filters.since // step >= BUCKETS_MAX:
+            least = (now - filters.since) // (BUCKETS_MAX - 1) // SECOND + 1
             raise bad_request(f"that is more than {BUCKETS_MAX} buckets; take {least} s or more")
         buckets: dict[int, dict[str, Any]] = {
             stretch: {"ts": instant.text(stretch * step), "counts": {}, "total": 0}
-            for stretch in range(wanted.since // step, now // step + 1)
+            for stretch in range(filters.since // step, now // step + 1)
         }
         lasted: Counter[int] = Counter()
         over: Counter[int] = Counter()
-        for found in await self._store.read_pushed_figures(wanted, step):
+        for found in await self._store.read_pushed_figures(filters, step):
             bucket = buckets.get(found.stretch)
             if bucket is None:
                 continue
@@ -77,11 +77,11 @@ class RunStatistics:
                 bucket["maxMs"] = max(bucket.get("maxMs", 0), longest)
         for stretch, count in over.items():
             buckets[stretch]["avgMs"] = lasted[stretch] // count // 1000
-        told = {"bucketSeconds": step // SECOND, "buckets": list(buckets.values())}
-        return self._surface.answer(200, told)
+        answer = {"bucketSeconds": step // SECOND, "buckets": list(buckets.values())}
+        return self._surface.answer(200, answer)
 
 
-def _wanted(request: Request, since: int) -> PushedFilter:
+def _filters(request: Request, since: int) -> PushedFilter:
     query = request.query
     asked = read_instant(query, "since")
     return PushedFilter(

@@ -1,4 +1,4 @@
-"""Runs: listed, shown, with their steps and what they logged."""
+"""HTTP routes that read runs, their steps and their logs."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ class Runs:
         self._surface = surface
 
     async def find(self, request: Request) -> Response:
-        """GET /runs: one page, and in a header where the next one begins."""
+        """GET /runs: one page, with the cursor of the next one in a header."""
         asked = await narrowed(self._store, request.query, read_question(request))
         found, cursor = ([], None) if asked is None else await find_runs(self._store, asked)
         headers = () if cursor is None else ((b"x-next-cursor", cursor.encode()),)
@@ -56,7 +56,7 @@ class Runs:
         return self._surface.answer(200, rows)
 
     async def _show_stored(self, run: Run, rows: list[dict[str, Any]]) -> None:
-        """Put stored results into their rows, as long as they come to no more than the bound."""
+        """Insert stored results into their rows, up to a bound of bytes."""
         room = STORED_RESULTS_SHOWN_BYTES_MAX
         for row in rows:
             reference = row.get("outputRef")

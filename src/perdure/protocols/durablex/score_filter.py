@@ -1,4 +1,4 @@
-"""Which runs a list is asked for by their scores."""
+"""The filter of lists of runs by scores."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,7 +8,7 @@ from perdure.protocols.durablex.requests import bad_request
 
 
 def read_score_filter(query: Mapping[str, str]) -> Callable[[Run], bool] | None:
-    """Which runs a query asks for by their scores; none if it does not."""
+    """The filter by scores of a query; none if it has none."""
     name = query.get("scoreName") or None
     least, most = _number(query, "minScore"), _number(query, "maxScore")
     if name is None and least is None and most is None:
@@ -17,11 +17,11 @@ def read_score_filter(query: Mapping[str, str]) -> Callable[[Run], bool] | None:
 
 
 def _number(query: Mapping[str, str], name: str) -> float | None:
-    told = query.get(name)
-    if not told:
+    raw = query.get(name)
+    if not raw:
         return None
     try:
-        value = float(told) if len(told) <= 64 else float("nan")
+        value = float(raw) if len(raw) <= 64 else float("nan")
     except ValueError:
         value = float("nan")
     if value != value:

@@ -1,4 +1,4 @@
-"""Runners that serve HTTP: they say where they are, now and then again, and we post passes."""
+"""Runners that serve HTTP: they register their URL periodically, and the engine posts passes."""
 
 import asyncio
 import logging
@@ -49,9 +49,9 @@ from perdure.web.message import HttpError, Request, Response
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 30 * SECOND
-_LOOK = 10 * SECOND
+_REFRESH = 10 * SECOND
 _MARGIN_SECONDS = 5
-"""How much longer a connection is kept than its pass may take: an answer may be on its way."""
+"""Time beyond the timeout of a pass for which its connection stays open for the answer."""
 _VERSIONS = {"X-Durablex-Protocol": "1", "X-Duraton-Protocol": "1"}
 
 Place = tuple[str, str, str, str]
@@ -62,13 +62,13 @@ _register_decoder: "msgspec.json.Decoder[Any]" = msgspec.json.Decoder()
 
 
 class Serve:
-    """Every runner with a URL that this node knows of."""
+    """The runners with a URL that this node has loaded."""
 
     def __init__(
         self,
         engine: Engine,
         invoker: RunnerInvoker,
-        parked_polls: ConnectedRunners,
+        runners: ConnectedRunners,
         clock: Clock,
         surface: DurablexSurface,
         *,
@@ -85,25 +85,25 @@ class Serve:
         self.clock = clock
         self.signing_key = signing_key
         self.engine = engine
-        self._parked_polls = parked_polls
+        self._runners = runners
         self._surface = surface
         self._node_id = node_id
         self._namespaces = namespaces
-        # Says to other nodes that somebody came, changed or left.
+        # Notifies other nodes of a registration, a change or a departure.
         self.on_served: Callable[[str], None] = lambda namespace: None
-        self._wanted = asyncio.Event()
+        self._refresh_requested = asyncio.Event()
         self._links: dict[Place, Endpoint] = {}
-        # Who has another signing key than ours, and would refuse every pass.
+        # Runners with another signing key than this server. They would refuse every pass.
         self._mistrusted: set[Place] = set()
         self._posting: set[asyncio.Task[None]] = set()
 
     async def register(self, request: Request) -> Response:
         """POST /register."""
-        told = read_body(request, _register_decoder)
-        if not speaks_ours(told):
+        registration = read_body(request, _register_decoder)
+        if not speaks_ours(registration):
             message = f"this engine speaks protocol version {PROTOCOL_VERSION}"
             raise HttpError(400, "protocol_mismatch", message)
-        manifest = read_manifest(told, with_url=True)
+        manifest = read_manifest(registration, with_url=True)
         assert manifest.url is not None
         self._check_address(manifest.url)
         link: RunnerLink = await self.engine.submit(
@@ -115,7 +115,7 @@ class Serve:
                 url=manifest.url,
             )
         )
-        if self._know(request.namespace, link):
+        if self._apply(request.namespace, link):
             self.on_served(request.namespace)
         answer = {
             "ok": True,
@@ -131,13 +131,13 @@ class Serve:
         departure = read_departure(read_body(request, _register_decoder))
         namespace = request.namespace
         if await self.engine.submit(LeaveRunner(namespace, departure)):
-            self._forget((namespace, departure.app, departure.runner_id, departure.url))
+            self._remove((namespace, departure.app, departure.runner_id, departure.url))
             self.on_served(namespace)
         return self._surface.answer(200, {"ok": True})
 
-    def look_soon(self) -> None:
-        """Another node says that somebody came, changed or left."""
-        self._wanted.set()
+    def refresh_soon(self) -> None:
+        """Refresh now: another node reports a registration, a change or a departure."""
+        self._refresh_requested.set()
 
     def _check_address(self, url: str) -> None:
         try:
@@ -159,16 +159,19 @@ class Serve:
             raise Unreachable(str(error)) from None
 
     async def run(self) -> None:
-        """Learn from the disk who serves, and forget who does not, while the server lives."""
+        """Refresh the runners from the store periodically, for as long as the server lives."""
         while True:
             try:
                 await self.look()
             except Unavailable as error:
-                log.info("loading the runners that serve HTTP failed: %s", error.message)
-            await self._pause()
+                log.info(
+                    "loading the runners that serve HTTP failed; retrying in 10 s: %s",
+                    error.message,
+                )
+            await self._wait_for_refresh()
 
     async def look(self) -> None:
-        """Compare what this node knows with what any node was told."""
+        """Load the registrations of all nodes; add and remove runners to match them."""
         stale = self.clock.now() - RUNNER_STALE_AFTER
         live: set[Place] = set()
         for namespace in list(self._namespaces):
@@ -176,31 +179,31 @@ class Serve:
             for _, link in found:
                 if link.is_live and link.seen_at > stale and "://" in link.link_id:
                     live.add((namespace, link.app, link.runner_id, link.url))
-                    self._know(namespace, link)
+                    self._apply(namespace, link)
         for place in [place for place in self._links if place not in live]:
-            self._forget(place)
+            self._remove(place)
         self._mistrusted &= live
 
-    async def _pause(self) -> None:
-        timer = asyncio.ensure_future(self.clock.sleep(_LOOK))
-        called = asyncio.ensure_future(self._wanted.wait())
+    async def _wait_for_refresh(self) -> None:
+        timer = asyncio.ensure_future(self.clock.sleep(_REFRESH))
+        called = asyncio.ensure_future(self._refresh_requested.wait())
         try:
             await asyncio.wait({timer, called}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
             called.cancel()
-            self._wanted.clear()
+            self._refresh_requested.clear()
 
-    def _know(self, namespace: str, link: RunnerLink) -> bool:
-        """Take a registration in. Whether it says anything that this node did not know."""
+    def _apply(self, namespace: str, link: RunnerLink) -> bool:
+        """Apply a registration. Returns whether it changes the runners of this node."""
         place = (namespace, link.app, link.runner_id, link.url)
         known = self._links.get(place)
         if self._is_mistrusted(link):
             if place not in self._mistrusted:
-                told = "runner %s of app %s has another signing key than ours and gets no passes"
-                log.warning(told, link.runner_id, link.app)
+                message = "runner %s of app %s has another signing key and gets no passes"
+                log.warning(message, link.runner_id, link.app)
             self._mistrusted.add(place)
-            self._forget(place)
+            self._remove(place)
             return known is not None
         self._mistrusted.discard(place)
         workflows = frozenset(link.workflows)
@@ -210,9 +213,9 @@ class Serve:
             fetches,
         ):
             if link.registered_at > known.registered_at:
-                # Whoever registers is there again, if it was away.
+                # A new registration ends the state of being unreachable.
                 known.registered_at = link.registered_at
-                self._parked_polls.wake(known.runner)
+                self._runners.wake(known.runner)
             return False
         endpoint = self._links[place] = Endpoint(self, link.url, link.registered_at)
         endpoint.runner = Runner(
@@ -226,19 +229,21 @@ class Serve:
             fetches_results=fetches,
         )
         if known is not None:
-            self._parked_polls.remove(known.runner)
-        self._parked_polls.add(endpoint.runner)
+            self._runners.remove(known.runner)
+        self._runners.add(endpoint.runner)
         return True
 
     def _is_mistrusted(self, link: RunnerLink) -> bool:
-        told = link.told.key_fingerprint
-        return None not in (told, self.signing_key) and told != fingerprint(self.signing_key or "")
+        key_fingerprint = link.told.key_fingerprint
+        return None not in (key_fingerprint, self.signing_key) and key_fingerprint != fingerprint(
+            self.signing_key or ""
+        )
 
-    def _forget(self, place: Place) -> None:
-        """It gets nothing more. What it has under way goes on."""
+    def _remove(self, place: Place) -> None:
+        """Remove a runner: it gets no new passes. Those in progress continue."""
         endpoint = self._links.pop(place, None)
         if endpoint is not None:
-            self._parked_polls.remove(endpoint.runner)
+            self._runners.remove(endpoint.runner)
 
     def spawn(self, posting: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(posting)
@@ -290,13 +295,13 @@ class Endpoint:
         reply: PassReply
         try:
             async with asyncio.timeout(call.timeout / SECOND + _MARGIN_SECONDS):
-                status, told = await plane.client.post(
+                status, answer = await plane.client.post(
                     self._url, body, headers, bytes_max=PASS_BYTES_MAX
                 )
-            told.decode()
-            reply = reply_over_http(status, told)
+            answer.decode()
+            reply = reply_over_http(status, answer)
         except AnswerTooLarge as error:
-            # Asking again would only repeat what the steps did.
+            # A retry would only repeat the effects of the steps.
             reply = Refused(error=error_of(str(error)), logs=[])
         except Unreachable as error:
             reply = Unreached(error=self._error(error))

@@ -1,4 +1,4 @@
-"""Results of steps that runners upload and fetch, and memos that do not fit into one message."""
+"""HTTP routes of step results that runners upload and fetch, and of pages of a memo."""
 
 import asyncio
 import hashlib
@@ -35,7 +35,7 @@ MEMO_PATH = "/runs/{run_id}/memo"
 
 _SHA256 = b"x-durablex-payload-sha256"
 _CHECKED_AT_ONCE_MAX = 262_144
-"""Larger results are checked in a thread, so that other requests do not wait for it."""
+"""Larger results are checked in a thread, so that they do not delay other requests."""
 _RETRY_SECONDS = 5
 
 
@@ -58,19 +58,19 @@ class StepResults:
         if run.is_closed:
             raise RunNotActive(f"run {run.run_id} is over", run_id=run.run_id)
         data, request.body = request.body, b""
-        told = request.header(_SHA256)
-        if told is None or not is_sha256(told):
+        digest = request.header(_SHA256)
+        if digest is None or not is_sha256(digest):
             raise bad_request(f"{_SHA256.decode()} must be 64 lower-case hexadecimal digits")
         if not data:
-            raise bad_request("a result has at least one byte")
+            raise bad_request("a result must have at least one byte")
         await self._require_room()
         self._taking_bytes += len(data)
         try:
-            if await _checked(_digest_of_json, data) != told:
+            if await _checked(_digest_of_json, data) != digest:
                 raise ExternalPayloadIntegrityMismatch(
-                    f"the body is not what {_SHA256.decode()} says"
+                    f"the SHA-256 of the body differs from {_SHA256.decode()}"
                 )
-            reference = stored_result(run, len(data), told)
+            reference = stored_result(run, len(data), digest)
             await self._engine.submit(UploadPayload(run.namespace, reference, data))
         finally:
             self._taking_bytes -= len(data)
@@ -106,7 +106,7 @@ class StepResults:
         return Response(200, data, headers)
 
     async def memo(self, request: Request) -> Response:
-        """GET /runs/{id}/memo: what is known of the steps that did not fit into an invoke."""
+        """GET /runs/{id}/memo: the entries of a memo that did not fit into a pass."""
         run_id = (await self._runs.require(request)).run_id
         after = integer(request.query, "after", 0, 2**40, 0)
 
@@ -120,7 +120,7 @@ class StepResults:
         return Response(200, page)
 
     async def _require_room(self) -> None:
-        """What nothing names yet has a bound. Reports make room, so runners have twice as much."""
+        """Bound uploads without references. Runners get twice the bound: reports free room."""
         part = max(
             await loose_part(self._engine.store),
             self._taking_bytes / limits.TAKEN_PAYLOADS_BYTES_MAX,
@@ -137,7 +137,7 @@ def _digest(data: bytes) -> str:
 
 
 def _digest_of_json(data: bytes) -> str:
-    """The digest of a result, which is spliced into other documents later."""
+    """The digest of a result. Refuses what is not JSON: it is spliced into other documents."""
     obstacle = find_obstacle(data)
     if obstacle is not None:
         raise bad_request(obstacle)

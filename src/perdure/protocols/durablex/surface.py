@@ -1,4 +1,4 @@
-"""The one family of routes of this protocol: plain JSON, errors with one text."""
+"""The surface of this protocol: plain JSON, errors with one message."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ encode = msgspec.json.encode
 
 
 class DurablexSurface:
-    """No version in requests; the namespace is the one that the key belongs to."""
+    """Requests have no version; the namespace is the one of their key."""
 
     takes_any_media = True
     """Bodies are JSON whatever their media type says: some clients post them as forms."""
@@ -23,7 +23,7 @@ class DurablexSurface:
         return Response(status, encode(body))
 
     def refuse(self, request: Request, error: HttpError) -> Response:
-        # What a value means is not told from what it looks like: both are bad requests here.
+        # This protocol does not distinguish invalid values from invalid JSON: both are 400.
         status = 400 if error.status == 422 else error.status
         body = {"error": error.message, "message": error.message, "reason": error.reason}
         return Response(status, encode({**error.details, **body}), error.headers)

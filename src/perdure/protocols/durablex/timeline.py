@@ -1,4 +1,4 @@
-"""The history of a push run as its readers see it: steps, log lines, frames of a timeline."""
+"""Views of the history of a push run: steps, log lines, frames of a timeline."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,7 +22,7 @@ class Fact(Struct):
 
 
 class StoredFact(Struct):
-    """Where a result is stored that history only refers to."""
+    """The reference of a result that is stored outside of the history."""
 
     external_payload: Reference
 
@@ -32,7 +32,7 @@ class StoredFact(Struct):
 
 
 class StepFact(Struct):
-    """What events of steps say; each says some of it."""
+    """The members of events of steps; each event has some."""
 
     index: int
     name: str
@@ -78,28 +78,32 @@ def facts_of(events: Iterable[bytes]) -> list[Fact]:
 
 
 def steps_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
-    """Every step once, in the order in which the code came to it."""
+    """Every step once, in the order in which the code reached it."""
     rows: dict[int, dict[str, Any]] = {}
     for fact in facts:
         if fact.event_type not in _STEP_EVENTS:
             continue
-        told = _step_decoder.decode(fact.payload)
-        row = rows.setdefault(told.index, {"name": told.name, "index": told.index})
-        row["attempt"] = told.attempt
-        row["status"] = step_status(fact.event_type, told)
-        _tell_times(row, fact, told)
-        for name, value in (("input", told.input), ("output", told.output), ("ai", told.ai)):
+        details = _step_decoder.decode(fact.payload)
+        row = rows.setdefault(details.index, {"name": details.name, "index": details.index})
+        row["attempt"] = details.attempt
+        row["status"] = step_status(fact.event_type, details)
+        _add_times(row, fact, details)
+        for name, value in (
+            ("input", details.input),
+            ("output", details.output),
+            ("ai", details.ai),
+        ):
             if value is not UNSET:
                 row[name] = value
-        if told.output_ref is not None:
-            row["outputRef"] = reference_view(told.output_ref.reference)
+        if details.output_ref is not None:
+            row["outputRef"] = reference_view(details.output_ref.reference)
         row.pop("error", None)
-        if told.error is not UNSET:
-            row["error"] = told.error
-        if told.event_name is not None:
-            row["eventName"] = told.event_name
-        if told.approval_id is not None:
-            row["approvalId"] = told.approval_id
+        if details.error is not UNSET:
+            row["error"] = details.error
+        if details.event_name is not None:
+            row["eventName"] = details.event_name
+        if details.approval_id is not None:
+            row["approvalId"] = details.approval_id
     return [row for _, row in sorted(rows.items())]
 
 
@@ -110,49 +114,51 @@ def carried_before(facts: Iterable[Fact], name: str) -> list[Carried] | None:
     for fact in facts:
         if fact.event_type not in _STEP_EVENTS:
             continue
-        told = _step_decoder.decode(fact.payload)
-        if told.name == name:
-            place = told.index
+        details = _step_decoder.decode(fact.payload)
+        if details.name == name:
+            place = details.index
         if fact.event_type == "StepCompleted":
             member, stored = b'"data":null', None
-            if told.error is not UNSET:
-                member = b'"error":' + bytes(told.error)
-            elif told.output is not UNSET:
-                member = b'"data":' + bytes(told.output)
-            elif told.output_ref is not None:
-                stored = told.output_ref.reference
+            if details.error is not UNSET:
+                member = b'"error":' + bytes(details.error)
+            elif details.output is not UNSET:
+                member = b'"data":' + bytes(details.output)
+            elif details.output_ref is not None:
+                stored = details.output_ref.reference
                 member = member_of(stored)
-            finished[told.index] = Carried(told.step_id, told.name, told.kind, member, stored)
+            finished[details.index] = Carried(
+                details.step_id, details.name, details.kind, member, stored
+            )
     if place is None:
         return None
     return [one for index, one in sorted(finished.items()) if index < place]
 
 
-def step_status(event_type: str, told: StepFact) -> str:
-    """What a step is after an event."""
+def step_status(event_type: str, details: StepFact) -> str:
+    """The status of a step after an event."""
     match event_type:
         case "StepOpened" | "ApprovalEscalated":
             return "waiting"
         case "StepCancelled":
             return "cancelled"
         case "StepFailed":
-            return "waiting" if told.will_retry else "failed"
+            return "waiting" if details.will_retry else "failed"
         case _:
-            if told.error is not UNSET:
+            if details.error is not UNSET:
                 return "failed"
-            return "skipped" if told.kind == "skip" else "succeeded"
+            return "skipped" if details.kind == "skip" else "succeeded"
 
 
-def _tell_times(row: dict[str, Any], fact: Fact, told: StepFact) -> None:
+def _add_times(row: dict[str, Any], fact: Fact, details: StepFact) -> None:
     for name in ("willRetry", "nextAttemptAt", "runAfter"):
         row.pop(name, None)
-    row.setdefault("startedAt", told.started_at or fact.recorded_at)
-    if told.will_retry:
+    row.setdefault("startedAt", details.started_at or fact.recorded_at)
+    if details.will_retry:
         row["willRetry"] = True
-        row["nextAttemptAt"] = told.next_attempt_at
+        row["nextAttemptAt"] = details.next_attempt_at
     elif fact.event_type in _WAITING_EVENTS:
-        if told.fire_at is not None:
-            row["runAfter"] = told.fire_at
+        if details.fire_at is not None:
+            row["runAfter"] = details.fire_at
     else:
         row["endedAt"] = fact.recorded_at
         length = instant.parse(fact.recorded_at) - instant.parse(row["startedAt"])
@@ -164,17 +170,17 @@ def logs_of(facts: Iterable[Fact]) -> list[dict[str, Any]]:
     rows = []
     for fact in facts:
         if fact.event_type == "LogRecorded":
-            told = _log_decoder.decode(fact.payload)
+            details = _log_decoder.decode(fact.payload)
             row = {
                 "seq": fact.sequence,
                 "ts": fact.recorded_at,
-                "level": told.level,
-                "message": told.message,
-                "scope": told.scope,
-                "attempt": told.attempt,
+                "level": details.level,
+                "message": details.message,
+                "scope": details.scope,
+                "attempt": details.attempt,
             }
-            if told.fields is not UNSET:
-                row["fields"] = told.fields
+            if details.fields is not UNSET:
+                row["fields"] = details.fields
             rows.append(row)
     return rows
 
@@ -204,7 +210,7 @@ class Frames:
         self._status = ""
 
     def of(self, fact: Fact) -> list[dict[str, Any]]:
-        """The frames of a fact. That somebody works on a run is told by what comes of it."""
+        """The frames of a fact. That a run is running follows from facts that a pass caused."""
         frames = []
         status = _STATUSES.get(fact.event_type)
         if fact.event_type == "RunParked":
@@ -222,7 +228,7 @@ class Frames:
         return frames
 
     def begun(self, sequence: int, at: str) -> list[dict[str, Any]]:
-        """The frame of a pass that has begun, of which no fact tells yet."""
+        """The frame of a pass in progress, which no fact reports yet."""
         if self._status not in _AT_REST:
             return []
         self._status = "running"
@@ -238,7 +244,7 @@ class Frames:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether the last that was told of the run is that nobody works on it."""
+        """Whether the last frame reported that no pass is in progress."""
         return self._status in _AT_REST
 
     def _frame(self, fact: Fact, kind: str, members: dict[str, Any]) -> dict[str, Any]:
@@ -252,15 +258,15 @@ class Frames:
 
 
 def _step_frame(fact: Fact) -> dict[str, Any]:
-    told = _step_decoder.decode(fact.payload)
+    details = _step_decoder.decode(fact.payload)
     frame: dict[str, Any] = {
-        "name": told.name,
-        "status": "failed" if told.will_retry else step_status(fact.event_type, told),
-        "attempt": told.attempt,
-        "index": told.index,
+        "name": details.name,
+        "status": "failed" if details.will_retry else step_status(fact.event_type, details),
+        "attempt": details.attempt,
+        "index": details.index,
     }
-    if told.error is not UNSET:
-        frame["error"] = told.error
-    if told.will_retry:
-        frame |= {"willRetry": True, "nextAttemptAt": told.next_attempt_at}
+    if details.error is not UNSET:
+        frame["error"] = details.error
+    if details.will_retry:
+        frame |= {"willRetry": True, "nextAttemptAt": details.next_attempt_at}
     return frame

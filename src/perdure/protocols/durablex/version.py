@@ -1,18 +1,18 @@
-"""Which version of the protocol a peer speaks: silence is consent, a mismatch is not."""
+"""The check of the protocol version of a peer. A peer without a version is accepted."""
 
 PROTOCOL_VERSION = 1
 
 
-def speaks_ours(told: object) -> bool:
-    """Whether a registration is of a peer that we understand; a range counts before a number."""
-    if not isinstance(told, dict):
+def speaks_ours(registration: object) -> bool:
+    """Whether the version of a registration is supported; a range counts before a number."""
+    if not isinstance(registration, dict):
         return True
-    highest = _number(told.get("maxProtocolVersion"))
+    highest = _number(registration.get("maxProtocolVersion"))
     if highest is not None:
-        lowest = _number(told.get("minProtocolVersion"))
+        lowest = _number(registration.get("minProtocolVersion"))
         least = PROTOCOL_VERSION if lowest is None else lowest
         return least <= PROTOCOL_VERSION <= highest
-    version = told.get("protocolVersion")
+    version = registration.get("protocolVersion")
     return version is None or version == "" or _number(version) == PROTOCOL_VERSION
 
 

@@ -1,4 +1,4 @@
-"""Runs and events as they are shown. What is not set is left out."""
+"""JSON views of runs and events. Members without a value are left out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from perdure.core.run.status import RunStatus
 from perdure.engine.events import Ingested, LoggedEvent, Triggered
 
 GATES = ("skipped", "dropped", "debounced", "batched", "deduped")
-"""What can keep an event from starting a run at once, as the answer calls it."""
+"""The names that responses use for what delays the start of a run."""
 
 _CLOSED = {
     RunStatus.COMPLETED: "succeeded",
@@ -30,7 +30,7 @@ _CLOSED = {
 
 
 def closed_status(status: RunStatus) -> str:
-    """What a run that is over is called."""
+    """The name of the status of a closed run."""
     return _CLOSED[status]
 
 
@@ -96,7 +96,7 @@ def run_view(run: Run) -> dict[str, Any]:
 
 
 def spent_view(spent: Spent | None) -> dict[str, Any]:
-    """What model calls used up; a cost that nobody told is left out."""
+    """The usage of model calls; an unknown cost is left out."""
     if spent is None:
         return {}
     cost = None if spent.cost is None else amount(spent.cost)
@@ -104,7 +104,7 @@ def spent_view(spent: Spent | None) -> dict[str, Any]:
 
 
 def waiting_view(run: Run) -> dict[str, Any]:
-    """What an open run waits for, in words and as a member; nothing for a closed one."""
+    """What an open run waits for, as text and as a member; empty for a closed one."""
     cause = next_cause(run)
     if cause is None:
         return {}
@@ -115,7 +115,7 @@ def waiting_view(run: Run) -> dict[str, Any]:
 
 
 def reached_view(reached: Reached) -> dict[str, Any]:
-    """A bound that a run is near to."""
+    """A bound that a run is close to."""
     return {_camel(name): value for name, value in reached._asdict().items()}
 
 
@@ -128,8 +128,8 @@ def failure_of(run: Run) -> object | None:
     """Why a run failed, if it did."""
     if run.failure is None or run.status is not RunStatus.FAILED:
         return None
-    told = run.failure.exception
-    return Raw(told) if told else {"message": run.failure.message}
+    exception = run.failure.exception
+    return Raw(exception) if exception else {"message": run.failure.message}
 
 
 class _Event(Struct):
@@ -164,7 +164,7 @@ def input_of(first: bytes) -> Raw:
 
 
 def arguments_of(first: bytes) -> bytes:
-    """What every pass of a run begins with, from its first fact."""
+    """The arguments of every pass of a run, from its first fact."""
     return bytes(msgspec.json.decode(first, type=_First).payload.input)
 
 
@@ -208,7 +208,7 @@ def triggered_view(one: Triggered) -> dict[str, Any]:
 
 
 def event_view(event_id: str, event: LoggedEvent) -> dict[str, Any]:
-    """An event as the log shows it."""
+    """The JSON of an event in the log."""
     return _present(
         {
             "id": event_id,
