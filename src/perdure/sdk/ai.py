@@ -14,6 +14,7 @@ import msgspec
 from perdure.sdk.errors import BudgetError, NonRetriableError
 from perdure.sdk.limits import EMBED_BATCH_DEFAULT, LOOP_TURNS_MAX
 from perdure.sdk.policies import Retry
+from perdure.sdk.step_threads import is_async
 from perdure.sdk.steps import ABSENT, Board, Future, Inference, Report, Step
 from perdure.sdk.wire import Json, Opcode, SpendCap, Spent
 
@@ -194,7 +195,12 @@ class Ai:
             require_under(self._cap, self._spent, id)
             return function(*given)
 
-        return self._board.perform(id, within, args, returns, retry, input, report)
+        async def within_async(*given: object) -> object:
+            awaited: Any = within(*given)
+            return await awaited
+
+        body = within_async if is_async(function) else within
+        return self._board.perform(id, body, args, returns, retry, input, report)
 
     def _report(self, kind: Kind, usage: Callable[[Any], Usage | None], **more: object) -> Report:
         def report(value: object, latency_ms: int) -> Opcode:

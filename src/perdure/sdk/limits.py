@@ -21,6 +21,11 @@ PASSES_MAX = 1_000
 PASSES_WAITING_MAX = 10_000
 """Invokes beyond this are answered with 503, so that the engine tries elsewhere."""
 
+STEP_THREADS_DEFAULT = 32
+"""Threads of an app for the plain functions of its steps; further calls wait."""
+THREAD_IDLE_SECONDS = 5.0
+"""After so long without a call a thread ends."""
+
 SIGNATURE_TOLERANCE_SECONDS = 300
 HEAD_BYTES_MAX = 32_768
 INVOKE_BYTES_MAX = 16 * 1_048_576

@@ -1,5 +1,6 @@
 """The log of one pass: lines with the step they belong to, and a number within it."""
 
+import threading
 from collections.abc import Callable
 from contextvars import ContextVar
 
@@ -20,20 +21,26 @@ _fields = msgspec.json.Encoder(enc_hook=str)
 class Lines:
     """The lines of a pass, in number and size as many as it may ship."""
 
-    __slots__ = ("_bytes", "_dropped", "_lines", "_next", "_now_ms")
+    __slots__ = ("_adding", "_bytes", "_dropped", "_lines", "_next", "_now_ms")
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._lines: list[dict[str, object]] = []
         self._next: dict[str, int] = {}
         self._bytes = self._dropped = 0
+        self._adding = threading.Lock()
 
     def add(self, level: str, message: str, fields: dict[str, object]) -> None:
+        """Add a line, from any thread."""
+        text = _sendable(str(message))
+        told = _encoded(fields) if fields else None
+        with self._adding:
+            self._add(level, text, told)
+
+    def _add(self, level: str, text: str, told: bytes | None) -> None:
         where = scope.get()
         index = self._next.get(where, 0)
         self._next[where] = index + 1
-        text = _sendable(str(message))
-        told = _encoded(fields) if fields else None
         self._bytes += len(text) + (len(told) if told is not None else 0)
         if len(self._lines) >= LOG_LINES_MAX or self._bytes > LOG_BYTES_MAX:
             self._dropped += 1
@@ -47,7 +54,7 @@ class Lines:
     def shipped(self) -> list[dict[str, object]]:
         """The lines as they are sent; if there were too many, the last one says so."""
         if not self._dropped:
-            return self._lines
+            return list(self._lines)
         told = f"{self._dropped} more lines were dropped: a pass ships {LOG_LINES_MAX} and 256 KiB"
         marker = {"level": "error", "message": told, "scope": ROOT, "index": LOG_LINES_MAX}
         return [*self._lines, {**marker, "tsMs": self._now_ms()}]

@@ -9,7 +9,8 @@ import asyncio
 import inspect
 import traceback
 import types
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ from perdure.sdk.names import Names, hashed
 from perdure.sdk.offload import ResultError, ResultStore, Uploads, is_complete, uploads_of
 from perdure.sdk.pass_end import FREE, StepFuture, stuck_levels, stuck_task_levels
 from perdure.sdk.policies import Retry
+from perdure.sdk.step_threads import StepThreads, ThreadCall, is_async
 from perdure.sdk.steps import ABSENT, Report, Step
 from perdure.sdk.wire import (
     Invoke,
@@ -57,7 +59,7 @@ TIMEOUT_MARGIN_MS = 5_000
 PASS_TIMEOUT_MS_MAX = 604_800_000
 
 _NOTHING = msgspec.Raw(b"null")
-_OURS = {__name__, Step.__module__, Ai.__module__}
+_OURS = {__name__, Step.__module__, Ai.__module__, StepThreads.__module__}
 
 
 StandIns = Mapping[str, Callable[[], object]]
@@ -71,15 +73,24 @@ async def execute(
     clock: Callable[[], int] = now_ms,
     stand_ins: StandIns | None = None,
     store: ResultStore | None = None,
+    threads: StepThreads | None = None,
 ) -> Reply:
-    """Play one pass and return its answer."""
+    """Play one pass and return its answer. Plain functions run in the app's threads or these."""
     if store is not None and not is_complete(invoke):
         try:
             await store.complete(invoke)
         except ResultError as error:
             return refusal(500, _message(error))
     answered: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-    playing = begin(app, invoke, answered.set_result, clock=clock, stand_ins=stand_ins, store=store)
+    playing = begin(
+        app,
+        invoke,
+        answered.set_result,
+        clock=clock,
+        stand_ins=stand_ins,
+        store=store,
+        threads=threads,
+    )
     try:
         return await answered
     except asyncio.CancelledError:
@@ -97,6 +108,7 @@ def begin(
     stand_ins: StandIns | None = None,
     store: ResultStore | None = None,
     is_endless: bool = False,
+    threads: StepThreads | None = None,
 ) -> "Pass | None":
     """Begin a pass whose reply goes to `answer`; None if that was called already.
 
@@ -114,7 +126,8 @@ def begin(
         answer(result(_NOTHING, []))
         return None
     uploads = uploads_of(store, invoke)
-    return Pass(invoke, name, handler, answer, clock, stand_ins, app, uploads, is_endless)
+    threads = threads or app.threads
+    return Pass(invoke, name, handler, answer, clock, stand_ins, app, uploads, is_endless, threads)
 
 
 class Pass:
@@ -128,6 +141,7 @@ class Pass:
         "_blocked",
         "_bodies",
         "_branches",
+        "_calls",
         "_handler",
         "_is_concluded",
         "_is_looking",
@@ -141,6 +155,7 @@ class Pass:
         "_patience",
         "_stand_ins",
         "_task",
+        "_threads",
         "_uploads",
         "called",
     )
@@ -156,7 +171,10 @@ class Pass:
         app: App,
         uploads: Uploads | None,
         is_endless: bool,
+        threads: StepThreads,
     ) -> None:
+        self._threads = threads
+        self._calls: set[ThreadCall] = set()
         self._uploads = uploads
         self._answer = answer
         told = invoke.ctx.pass_timeout_ms
@@ -187,6 +205,8 @@ class Pass:
             self._leave()
             for body in self._bodies:
                 body.cancel()
+            for call in self._calls:
+                self._threads.drop(call)
             self._task.cancel()
 
     # The steps ------------------------------------------------------------------------------------
@@ -293,53 +313,43 @@ class Pass:
         if self._stand_ins is not None and name in self._stand_ins:
             function, args = self._stand_ins[name], ()
         outside = scope.set(name)
-        begun = 0.0 if report is None else self._loop.time()
         try:
-            value = function(*args)
-            data = None
-            if not inspect.isawaitable(value):
-                data = self._encoded(value)
-                if not self._takes_inline(data):
-                    value = _returned(value)
-            if inspect.isawaitable(value):
-                awaiting = self._await_body(opcode, value, report, begun, timeout_ms)
-                running = self._loop.create_task(awaiting)
-                self._bodies.add(running)
+            if is_async(function):
+                awaiting = self._await_body(opcode, function(*args), report, timeout_ms)
             else:
-                assert data is not None
-                self._note_result(opcode, data, value, report, begun)
+                call = self._threads.call(name, partial(function, *args))
+                self._calls.add(call)
+                awaiting = self._await_body(opcode, call, report, timeout_ms)
+            self._bodies.add(self._loop.create_task(awaiting))
         except Exception as error:
             opcode |= _failure(error)
         finally:
             scope.reset(outside)
 
-    def _note_result(
-        self,
-        opcode: Opcode,
-        data: msgspec.Raw,
-        value: object,
-        report: Report | None,
-        begun: float,
-    ) -> None:
-        opcode["data"] = data
-        if report is not None:
-            opcode |= report(value, round(1_000 * (self._loop.time() - begun)))
-
     async def _await_body(
         self,
         opcode: Opcode,
-        value: Awaitable[object],
+        body: object,
         report: Report | None,
-        begun: float,
         timeout_ms: int | None,
     ) -> None:
         seconds = 0.0 if timeout_ms is None else timeout_ms / 1000
         limit = asyncio.timeout(seconds or None)
         try:
+            if isinstance(body, ThreadCall):
+                await body.begun  # the time of a step begins with its body
+            begun = self._loop.time()
             async with limit:
-                returned = await value
+                returned = body
+                if isinstance(body, ThreadCall):
+                    await body.ended
+                    returned = body.take()
+                if inspect.isawaitable(returned):
+                    returned = await returned
             data = self._encoded(returned)
-            self._note_result(opcode, data, returned, report, begun)
+            opcode["data"] = data
+            if report is not None:
+                opcode |= report(returned, round(1_000 * (self._loop.time() - begun)))
             if not self._takes_inline(data):
                 await self._upload(opcode, data)
         except asyncio.CancelledError:
@@ -350,6 +360,9 @@ class Pass:
             late = TimeoutError(f"the step took longer than its {seconds:g} s")
             opcode |= _failure(late if limit.expired() else error)
         finally:
+            if isinstance(body, ThreadCall):
+                self._calls.discard(body)
+                self._threads.drop(body)
             running = asyncio.current_task(self._loop)
             assert running is not None
             self._bodies.discard(running)
@@ -495,10 +508,6 @@ class Pass:
         # They hold us, and a pass must not need the collector to be gone.
         self._blocked.clear()
         self._awaited = self._handler = None
-
-
-async def _returned(value: object) -> object:
-    return value
 
 
 def _failure(error: Exception) -> Opcode:

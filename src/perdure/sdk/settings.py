@@ -61,6 +61,14 @@ def resolve_seconds(option: float | None, variable: str, default_ms: int) -> flo
     return (told if told > 0 else default_ms) / 1000
 
 
+def resolve_count(option: int | None, variable: str, default: int) -> int:
+    """A number from an option, a variable or a default."""
+    if option is not None:
+        return option
+    told = os.environ.get(variable, "")
+    return int(told) if told.isascii() and told.isdigit() and int(told) > 0 else default
+
+
 def _first(option: str | None, *variables: str) -> str:
     if option is not None:
         return option

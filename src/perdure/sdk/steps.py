@@ -137,12 +137,16 @@ class Step:
     ) -> Future[Json]:
         """Do something once: `function(*args)`, plain or async, whose result is remembered.
 
-        After `timeout` this try of the step has failed. Over HTTP it also has the engine wait for
-        as long, if that is longer than it waits for a pass.
+        A plain function runs in a thread, with the context variables of the caller; it has no
+        event loop there. Of a plain function that returns an awaitable, that is awaited.
+
+        After `timeout`, counted from the begin of the function, this try of the step has failed.
+        Async code is cancelled; a thread cannot be stopped, so a plain function runs on beside a
+        next try, and its late result is dropped. Over HTTP the timeout also has the engine wait
+        for as long, if that is longer than it waits for a pass.
 
         The result comes back as JSON carries it; with `returns`, a class, it is made into that.
-        `retry` replaces the workflow's policy, `input` is only shown to people. A plain function
-        runs in the event loop: what blocks belongs into `asyncio.to_thread`.
+        `retry` replaces the workflow's policy, `input` is only shown to people.
         """
         if not callable(function):
             if inspect.iscoroutine(function):

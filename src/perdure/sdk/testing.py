@@ -20,6 +20,7 @@ from perdure.sdk.log import ROOT
 from perdure.sdk.match import fits
 from perdure.sdk.names import hashed
 from perdure.sdk.passes import execute
+from perdure.sdk.step_threads import StepThreads
 from perdure.sdk.steps import ABSENT
 from perdure.sdk.wire import (
     AppEvent,
@@ -123,6 +124,8 @@ class Rehearsal:
         self._app = app
         self._matches = matches
         self._reads_trigger = matches is not None and _takes_three(matches)
+        # One thread: plain functions run in the order of their calls.
+        self._threads = StepThreads(1, reports=False)
         self._stand_ins: dict[str, Callable[[], object]] = {}
         self._children: dict[str, Callable[[Json], object]] = {}
         self.now_ms = START_MS
@@ -279,7 +282,11 @@ class Rehearsal:
         )
         invoke = Invoke(run.events[0], self._memos(run), told, events=run.events)
         reply = await execute(
-            self._app, invoke, clock=lambda: self.now_ms, stand_ins=self._stand_ins
+            self._app,
+            invoke,
+            clock=lambda: self.now_ms,
+            stand_ins=self._stand_ins,
+            threads=self._threads,
         )
         body: dict[str, Json] = json.loads(reply.body)
         self._note(run, body.get("logs", []))

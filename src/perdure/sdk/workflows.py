@@ -8,6 +8,7 @@ from typing import Self
 from perdure.sdk.ai import Price
 from perdure.sdk.context import Context
 from perdure.sdk.duration import Duration, milliseconds
+from perdure.sdk.limits import STEP_THREADS_DEFAULT
 from perdure.sdk.policies import (
     Batch,
     Budget,
@@ -26,6 +27,8 @@ from perdure.sdk.policies import (
     Trigger,
     Wire,
 )
+from perdure.sdk.settings import resolve_count
+from perdure.sdk.step_threads import StepThreads
 
 Handler = Callable[[Context], Awaitable[object]]
 
@@ -110,7 +113,10 @@ def workflow(
 
 
 class App:
-    """A named set of workflows: what a runner serves. `price` says what model calls cost."""
+    """A named set of workflows: what a runner serves. `price` says what model calls cost.
+
+    `threads` is how many plain functions of steps run at once.
+    """
 
     def __init__(
         self,
@@ -118,9 +124,13 @@ class App:
         workflows: Sequence[Workflow] = (),
         *,
         price: Price | None = None,
+        threads: int | None = None,
     ) -> None:
         self.name = name
         self.price = price
+        self.threads = StepThreads(
+            resolve_count(threads, "DURABLEX_STEP_THREADS", STEP_THREADS_DEFAULT)
+        )
         self._workflows: dict[str, Workflow] = {}
         for each in workflows:
             self.add(each)
