@@ -14,7 +14,8 @@ TASKS: dict[str, tuple[int, str]] = {
     "sdk/offload.py": (1, "one per fetched result; awaited together before a pass begins"),
     "sdk/session.py": (1, "a pass whose results are fetched first; cancelled with its socket"),
     "sdk/passes.py": (2, "a handler and the bodies of its steps; ended with their pass"),
-    "sdk/connect.py": (2, "dialling, awaited at once; a context's connection, by its end"),
+    "sdk/connect.py": (1, "a context's connection, ended with the context"),
+    "sdk/link.py": (1, "dialling, awaited at once"),
     "sdk/endpoint.py": (1, "registering; cancelled by the stop"),
     "sdk/http_server.py": (1, "one per request; kept by its connection, cancelled with it"),
     "sdk/program.py": (2, "the connection and the wait for a signal; both end the program"),
@@ -120,6 +121,7 @@ def test_everything_is_caught_only_where_a_loop_or_a_request_ends() -> None:
     allowed = {
         "web/exchange.py": "a request",
         "sdk/ai.py": "what a model call used, told by other people's code",
+        "sdk/step_threads.py": "the code of a step, in its thread",
         "sdk/passes.py": "the code of a workflow and of its steps",
         "sdk/testing.py": "what stands in for a child run",
         "sdk/http.py": "closes the connection, and raises on",

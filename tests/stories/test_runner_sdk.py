@@ -38,7 +38,7 @@ from perdure.sdk import (
     serving,
 )
 from perdure.sdk.http import HttpClient
-from perdure.sdk.session import Session
+from perdure.sdk.link import Link
 from tests.support.postgres import Cluster
 from tests.support.server import STORES, ServerProcess
 
@@ -399,26 +399,26 @@ class Cutting:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._moment = ""
         self._left = 0
-        admit, send = Session._admit, Session._send
+        admit, send = Link._admit, Link._send
 
-        def cut_on_arrival(session: Session, invoked: Any) -> None:
+        def cut_on_arrival(link: Link, invoked: Any) -> None:
             if self.is_now("an invoke arrived"):
-                self._abort(session)
+                self._abort(link)
             else:
-                admit(session, invoked)
+                admit(link, invoked)
 
-        def cut_around_sending(session: Session, id: str, reply: Any) -> None:
+        def cut_around_sending(link: Link, id: str, reply: Any) -> None:
             if self.is_now("a result is ready"):
-                self._abort(session)
+                self._abort(link)
                 return
-            send(session, id, reply)
+            send(link, id, reply)
             if self.is_now("a result is on its way"):
-                assert session._channel is not None
-                session._channel._flush()
-                self._abort(session)
+                assert link._channel is not None
+                link._channel._flush()
+                self._abort(link)
 
-        patch.setattr(Session, "_admit", cut_on_arrival)
-        patch.setattr(Session, "_send", cut_around_sending)
+        patch.setattr(Link, "_admit", cut_on_arrival)
+        patch.setattr(Link, "_send", cut_around_sending)
 
     def arm(self, ctx: str, nth: int) -> None:
         self._moment, self._left = ctx, nth
@@ -434,9 +434,9 @@ class Cutting:
         return not self._left
 
     @staticmethod
-    def _abort(session: Session) -> None:
-        assert session._channel is not None
-        session._channel.abort()
+    def _abort(link: Link) -> None:
+        assert link._channel is not None
+        link._channel.abort()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from perdure.sdk.errors import (
     UnsendableError,
 )
 from perdure.sdk.http_server import serving
+from perdure.sdk.link import Incompatible
 from perdure.sdk.policies import (
     Batch,
     Budget,
@@ -38,7 +39,6 @@ from perdure.sdk.policies import (
     TokenThrottle,
 )
 from perdure.sdk.program import run_connected, run_server
-from perdure.sdk.session import Incompatible
 from perdure.sdk.steps import Approval, Inference
 from perdure.sdk.views import ApprovalRow, ScoreRow, SessionRow
 from perdure.sdk.wire import AppEvent, Fork, StepError

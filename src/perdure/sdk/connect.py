@@ -1,7 +1,8 @@
 """The Connect transport: the runner dials the engine and is invoked over that socket.
 
 A `Connection` dials, registers, answers invokes and dials again whenever it loses the engine. It
-keeps the engine's liveness by pings of its own and ends gracefully: what runs may finish.
+ends gracefully: what runs may finish. The socket has a thread of its own, so that pings go on
+whatever blocks the event loop of the handlers.
 """
 
 import asyncio
@@ -11,18 +12,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from perdure.sdk.channel import Channel, Ending, NoChannel, dial
+from perdure.sdk.channel import Ending, NoChannel
 from perdure.sdk.clock import now_ms
 from perdure.sdk.limits import GRACE_SECONDS
+from perdure.sdk.link import LinkTerms
+from perdure.sdk.loop_watchdog import LoopWatchdog
 from perdure.sdk.offload import ResultStore
 from perdure.sdk.registration import registration
 from perdure.sdk.session import Session, Terms
 from perdure.sdk.settings import resolve, resolve_seconds
+from perdure.sdk.socket_thread import SocketThread
 from perdure.sdk.wire import encode
 from perdure.sdk.workflows import App
-
-SUBPROTOCOLS = ("durablex.connect.v0", "duraton.connect.v0")
-DIAL_SECONDS = 10.0
 
 REJECTIONS = {1002, 1008, 1009}
 """Endings that dialling again at once would only repeat."""
@@ -56,9 +57,13 @@ class Connection:
         self._results = ResultStore(self._settings)
         self._terms = Terms(
             app,
-            encode({"type": "runner.register", "payload": told}),
-            resolve_seconds(ping_seconds, "DURATON_CONNECT_PING_MS", 25_000),
-            resolve_seconds(pong_seconds, "DURATON_CONNECT_PONG_TIMEOUT_MS", 10_000),
+            LinkTerms(
+                self._settings.engine_url,
+                self._settings.headers(),
+                encode({"type": "runner.register", "payload": told}),
+                resolve_seconds(ping_seconds, "DURATON_CONNECT_PING_MS", 25_000),
+                resolve_seconds(pong_seconds, "DURATON_CONNECT_PONG_TIMEOUT_MS", 10_000),
+            ),
             clock,
             self.registered.set,
             self._results,
@@ -71,15 +76,18 @@ class Connection:
         )
         self._session: Session | None = None
         self._is_closing = asyncio.Event()
-        self._dialling: asyncio.Task[Channel] | None = None
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serve the engine until `close()`; `Incompatible` ends it, too."""
+        with SocketThread() as thread, LoopWatchdog():
+            await self._serve(thread)
+
+    async def _serve(self, thread: SocketThread) -> None:
         delay = self._redial_seconds
         while not self._is_closing.is_set():
             try:
-                ending = await self._serve_once()
+                ending = await self._serve_once(thread)
             except NoChannel as error:
                 if self._is_closing.is_set():
                     return
@@ -106,8 +114,6 @@ class Connection:
         self._is_closing.set()
         if self._session is not None:
             await self._session.drain(grace_seconds)
-        elif self._dialling is not None:
-            self._dialling.cancel()
         if self._running is not None:
             await self._running
         await self._results.close()
@@ -124,42 +130,13 @@ class Connection:
     ) -> None:
         await self.close()
 
-    async def _serve_once(self) -> Ending:
-        session = Session(self._terms)
-        channel = await self._dial(session.hear)
-        session.begin(channel)
-        self._session = session
+    async def _serve_once(self, thread: SocketThread) -> Ending:
+        self._session = session = Session(self._terms, thread)
         try:
-            if self._is_closing.is_set():
-                channel.begin_close()
-            ending = await asyncio.shield(channel.ended)
+            return await session.serve()
         finally:
             self._session = None
             self.registered.clear()
-            session.end()
-            channel.abort()
-        if session.failure is not None:
-            raise session.failure
-        return ending
-
-    async def _dial(self, on_message: Callable[[bytes], None]) -> Channel:
-        dialling = dial(
-            self._settings.engine_url,
-            headers=self._settings.headers(),
-            subprotocols=SUBPROTOCOLS,
-            on_message=on_message,
-            seconds=DIAL_SECONDS,
-        )
-        self._dialling = asyncio.get_running_loop().create_task(dialling)
-        try:
-            return await self._dialling
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            raise NoChannel("this runner is closing") from None
-        finally:
-            self._dialling = None
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):

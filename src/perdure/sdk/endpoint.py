@@ -16,6 +16,7 @@ from perdure.sdk.clock import now_ms
 from perdure.sdk.errors import ApiError
 from perdure.sdk.http import HttpClient
 from perdure.sdk.limits import INVOKE_BYTES_MAX
+from perdure.sdk.loop_watchdog import LoopWatchdog
 from perdure.sdk.offload import ResultStore
 from perdure.sdk.passes import execute
 from perdure.sdk.registration import registration
@@ -75,6 +76,7 @@ class Endpoint:
         self._heartbeat_seconds = heartbeat_seconds
         self._retry_seconds = retry_seconds
         self._registering: asyncio.Task[None] | None = None
+        self._watchdog = LoopWatchdog()
         self.registered = asyncio.Event()
         """Set once the engine has taken our registration."""
 
@@ -100,6 +102,7 @@ class Endpoint:
     async def start(self) -> None:
         """Begin to register. It does not wait for the engine; `registered` tells."""
         if self._registering is None:
+            self._watchdog.start()
             self._registering = asyncio.get_running_loop().create_task(self._register())
 
     async def stop(self) -> None:
@@ -109,6 +112,7 @@ class Endpoint:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._registering
             self._registering = None
+            self._watchdog.stop()
         if self._has_asked:
             self._has_asked = False
             await self._deregister()

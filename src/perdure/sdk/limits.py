@@ -25,6 +25,8 @@ STEP_THREADS_DEFAULT = 32
 """Threads of an app for the plain functions of its steps; further calls wait."""
 THREAD_IDLE_SECONDS = 5.0
 """After so long without a call a thread ends."""
+LOOP_BLOCKED_SECONDS = 1.0
+"""An event loop that does not turn for so long is reported."""
 
 SIGNATURE_TOLERANCE_SECONDS = 300
 HEAD_BYTES_MAX = 32_768

@@ -158,6 +158,8 @@ class Pass:
         "_threads",
         "_uploads",
         "called",
+        "run_id",
+        "workflow",
     )
 
     def __init__(
@@ -173,6 +175,8 @@ class Pass:
         is_endless: bool,
         threads: StepThreads,
     ) -> None:
+        self.workflow = workflow
+        self.run_id = invoke.ctx.run_id
         self._threads = threads
         self._calls: set[ThreadCall] = set()
         self._uploads = uploads

@@ -1,4 +1,4 @@
-"""What happens on one socket of a connected runner, from the engine's hello to its end."""
+"""The passes of one socket of a connected runner, in the event loop of the handlers."""
 
 import asyncio
 import logging
@@ -7,23 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from perdure.sdk.channel import Channel
-from perdure.sdk.limits import MESSAGE_BYTES_MAX, PASSES_MAX, PASSES_WAITING_MAX
+from perdure.sdk.channel import Ending
+from perdure.sdk.limits import PASSES_MAX
+from perdure.sdk.link import CLOSE_SECONDS, Link, LinkTerms
 from perdure.sdk.offload import ResultError, ResultStore, is_complete
 from perdure.sdk.passes import Pass, begin
-from perdure.sdk.versions import OWN_RANGE, common, range_of
-from perdure.sdk.wire import Invoke, Json, Reply, encode, refusal, too_large
+from perdure.sdk.socket_thread import SocketThread, post
+from perdure.sdk.wire import Invoke, Reply, refusal
 from perdure.sdk.workflows import App
 
-CLOSE_SECONDS = 2.0
-
 log = logging.getLogger("perdure.sdk")
-
-
-class Incompatible(Exception):
-    """The engine speaks no version of the protocol that this SDK does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,88 +24,44 @@ class Terms:
     """What every session of a connection is made of."""
 
     app: App
-    registration: bytes
-    ping_seconds: float
-    pong_seconds: float
+    link: LinkTerms
     clock: Callable[[], int]
     on_registered: Callable[[], None]
     store: ResultStore | None = None
 
 
-class _Hello(msgspec.Struct, frozen=True, tag_field="type", tag="hello"):
-    payload: dict[str, Json]
-
-
-class _Invoked(msgspec.Struct, frozen=True, tag_field="type", tag="invoke"):
-    id: str
-    payload: Invoke
-
-
-class _Pong(msgspec.Struct, frozen=True, tag_field="type", tag="pong"):
-    pass
-
-
-class _Envelope(msgspec.Struct, frozen=True):
-    type: str = ""
-    id: str | None = None
-
-
-_read = msgspec.json.Decoder(_Hello | _Invoked | _Pong).decode
-_read_envelope = msgspec.json.Decoder(_Envelope).decode
-_PING = encode({"type": "ping"})
-_LEAVE = encode({"type": "runner.leave"})
-
-
 class Session:
-    """One socket's worth of a connection."""
+    """One socket's worth of a connection. The socket itself lives in a thread of its own."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, thread: SocketThread) -> None:
         self._terms = terms
-        self._channel: Channel | None = None
-        self._early: list[bytes] = []
+        self._thread = thread
         self._playing: dict[int, Pass | _Completing] = {}
-        self._ids: dict[int, str] = {}
-        self._waiting: deque[_Invoked] = deque()
-        self._count = 0
+        self._waiting: deque[tuple[int, Invoke]] = deque()
         self._is_draining = False
+        self._is_over = False
         self._idle: asyncio.Future[None] | None = None
-        self._ping: asyncio.TimerHandle | None = None
-        self._watchdog: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self.failure: Incompatible | None = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._link = Link(
+            terms.link,
+            partial(post, self._loop, terms.on_registered),
+            partial(post, self._loop, self._admit),
+        )
 
-    def begin(self, channel: Channel) -> None:
-        """The channel is open; what came in the same breath as the upgrade is heard now."""
-        self._channel = channel
-        for message in self._early:
-            self.hear(message)
-        self._early.clear()
-
-    def hear(self, message: bytes) -> None:
-        """One message of the engine."""
-        if self._channel is None:
-            self._early.append(message)
-            return
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+    async def serve(self) -> Ending:
+        """Dial and serve the engine until the socket ends; `NoChannel`, if there is none."""
         try:
-            told = _read(message)
-        except msgspec.MsgspecError as error:
-            self._hear_misfit(message, error)
-            return
-        if isinstance(told, _Invoked):
-            self._admit(told)
-        elif isinstance(told, _Hello):
-            self._greet(told.payload)
+            return await self._thread.run(self._link.serve())
+        finally:
+            self._end()
 
     async def drain(self, seconds: float) -> None:
         """Ask for nothing more, refuse what comes, wait for what runs, say goodbye."""
         self._is_draining = True
-        if self._channel is not None:
-            self._channel.send(_LEAVE)
-        for invoked in self._waiting:
-            self._send(invoked.id, refusal(503, "this runner is going away"))
+        self._thread.post(self._link.leave)
+        for number, _ in self._waiting:
+            self._refuse(number)
         self._waiting.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -124,95 +73,45 @@ class Session:
                 "the connection ended while %d passes were running; the engine invokes them again",
                 len(self._playing),
             )
-        channel = self._channel
-        if channel is None:
-            return
-        channel.begin_close()
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await asyncio.shield(channel.ended)
-        except TimeoutError:
-            channel.abort()
+        self._thread.post(self._link.close)
+        await asyncio.wait([self._ended], timeout=2 * CLOSE_SECONDS)
 
-    def end(self) -> None:
+    # ----------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
         """The socket is gone, and with it everybody who waits for an answer."""
-        for timer in (self._ping, self._watchdog):
-            if timer is not None:
-                timer.cancel()
+        self._is_over = True
         self._waiting.clear()
         for playing in list(self._playing.values()):
             playing.abandon()
         self._playing.clear()
-        self._ids.clear()
+        self._ended.set_result(None)
 
-    # ----------------------------------------------------------------------------------------------
-
-    def _greet(self, hello: dict[str, Json]) -> None:
-        assert self._channel is not None
-        theirs = range_of(hello)
-        if common(OWN_RANGE, theirs) is None:
-            self.failure = Incompatible(
-                f"the engine speaks versions {theirs[0]} to {theirs[1]} of the protocol, "
-                f"this SDK {OWN_RANGE[0]} to {OWN_RANGE[1]}"
-            )
-            self._channel.begin_close(1002, "no common version")
+    def _admit(self, number: int, invoke: Invoke) -> None:
+        if self._is_over:
             return
-        self._channel.send(self._terms.registration)
-        self._terms.on_registered()
-        heartbeat = hello.get("heartbeatMs")
-        every = self._terms.ping_seconds
-        if isinstance(heartbeat, int | float) and heartbeat > 0:
-            every = min(every, heartbeat / 1000)
-        if self._ping is None:
-            self._ping = self._loop.call_later(every, self._send_ping, every)
-
-    def _send_ping(self, every: float) -> None:
-        assert self._channel is not None
-        self._channel.send(_PING)
-        if self._ids:
-            # What is worked on may take any time, as long as the engine hears of it.
-            told = {"type": "invoke.heartbeat", "payload": {"ids": list(self._ids.values())}}
-            self._channel.send(encode(told))
-        self._ping = self._loop.call_later(every, self._send_ping, every)
-        # The watchdog counts from the first ping without an answer.
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._terms.pong_seconds, self._channel.abort)
-
-    def _hear_misfit(self, message: bytes, error: Exception) -> None:
-        """A message that is none of ours is left alone; an invoke deserves an answer."""
-        try:
-            told = _read_envelope(message)
-        except msgspec.MsgspecError:
-            return
-        if told.type == "invoke" and told.id is not None:
-            self._send(told.id, refusal(400, f"not an invoke: {error}"))
-
-    def _admit(self, invoked: _Invoked) -> None:
         if self._is_draining:
-            self._send(invoked.id, refusal(503, "this runner is going away"))
+            self._refuse(number)
         elif len(self._playing) < PASSES_MAX:
-            self._play(invoked)
-        elif len(self._waiting) < PASSES_WAITING_MAX:
+            self._play(number, invoke)
+        else:
             if not self._waiting:
                 log.warning(
                     "all %d passes that may run at once are running; further invokes wait",
                     len(self._playing),
                 )
-            self._waiting.append(invoked)
-        else:
-            self._send(invoked.id, refusal(503, "this runner has too many passes waiting"))
+            self._waiting.append((number, invoke))  # the link bounds them
 
-    def _play(self, invoked: _Invoked) -> None:
-        self._count += 1
-        answer = partial(self._answer, self._count, invoked.id)
-        self._ids[self._count] = invoked.id
+    def _refuse(self, number: int) -> None:
+        self._thread.post(self._link.answer, number, refusal(503, "this runner is going away"))
+
+    def _play(self, number: int, invoke: Invoke) -> None:
+        answer = partial(self._answer, number)
         store = self._terms.store
-        if store is None or is_complete(invoked.payload):
-            self._begin(self._count, invoked.payload, answer)
+        if store is None or is_complete(invoke):
+            self._begin(number, invoke, answer)
         else:
-            self._playing[self._count] = _Completing(
-                store, invoked.payload, partial(self._begin, self._count), answer
-            )
+            self._playing[number] = _Completing(store, invoke, partial(self._begin, number), answer)
 
     def _begin(self, number: int, invoke: Invoke, answer: Callable[[Reply], None]) -> None:
         terms = self._terms
@@ -222,21 +121,13 @@ class Session:
         if playing is not None:
             self._playing[number] = playing
 
-    def _answer(self, number: int, id: str, reply: Reply) -> None:
-        self._send(id, reply)
+    def _answer(self, number: int, reply: Reply) -> None:
+        self._thread.post(self._link.answer, number, reply)
         self._playing.pop(number, None)
-        self._ids.pop(number, None)
         if self._waiting and len(self._playing) < PASSES_MAX:
-            self._play(self._waiting.popleft())
+            self._play(*self._waiting.popleft())
         if self._idle is not None and not self._playing and not self._idle.done():
             self._idle.set_result(None)
-
-    def _send(self, id: str, reply: Reply) -> None:
-        assert self._channel is not None
-        message = _result(id, reply)
-        if len(message) > MESSAGE_BYTES_MAX:
-            message = _result(id, refusal(500, f"this reply: {too_large(len(message))}"))
-        self._channel.send(message)
 
 
 class _Completing:
@@ -267,8 +158,3 @@ class _Completing:
             self._answer(refusal(500, str(error)))
         else:
             self._begin(self._invoke, self._answer)
-
-
-def _result(id: str, reply: Reply) -> bytes:
-    head = b'{"type":"invoke.result","id":%b,"payload":{"status":%d,"body":'
-    return head % (encode(id), reply.status) + reply.body + b"}}"
