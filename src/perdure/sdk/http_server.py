@@ -15,6 +15,8 @@ from perdure.sdk.wire import Reply, refusal
 from perdure.sdk.workflows import App
 
 DEFAULT_PORT = 6773
+LINGER_SECONDS = 0.3
+"""How long a server goes on after its goodbye."""
 
 
 @asynccontextmanager
@@ -49,6 +51,8 @@ async def serving(
         async with endpoint:
             yield endpoint
     finally:
+        # The engine may have sent invokes before it heard the goodbye: they are answered, too.
+        await asyncio.sleep(min(LINGER_SECONDS, grace_seconds))
         await server.close(grace_seconds)
 
 

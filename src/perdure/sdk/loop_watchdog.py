@@ -6,6 +6,7 @@ loop's thread says which step or handler is at work.
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 from types import FrameType, TracebackType
@@ -17,6 +18,8 @@ from perdure.sdk.passes import Pass
 from perdure.sdk.socket_thread import post
 
 CHECKS_PER_LIMIT = 4
+
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 log = logging.getLogger("perdure.sdk")
 
@@ -98,8 +101,7 @@ def blocker(innermost: FrameType | None) -> str:
     """Which step or handler a thread is at work for, and where in its code."""
     if innermost is None:
         return "unknown code"
-    code = innermost.f_code
-    place = f"{code.co_qualname} ({code.co_filename}:{innermost.f_lineno})"
+    place = _place(innermost)
     frame: FrameType | None = innermost
     while frame is not None:
         if frame.f_code is Pass._await_body.__code__:
@@ -110,3 +112,12 @@ def blocker(innermost: FrameType | None) -> str:
             return f"the handler of workflow {at.workflow!r}, run {at.run_id}, in {place}"
         frame = frame.f_back
     return place
+
+
+def _place(innermost: FrameType) -> str:
+    """The innermost code that belongs to no library, or else the innermost."""
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARY):
+        frame = frame.f_back
+    told = frame or innermost
+    return f"{told.f_code.co_qualname} ({told.f_code.co_filename}:{told.f_lineno})"
