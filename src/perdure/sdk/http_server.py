@@ -51,6 +51,7 @@ async def serving(
         async with endpoint:
             yield endpoint
     finally:
+        server.is_leaving = True
         # The engine may have sent invokes before it heard the goodbye: they are answered, too.
         await asyncio.sleep(min(LINGER_SECONDS, grace_seconds))
         await server.close(grace_seconds)
@@ -61,6 +62,8 @@ class Server:
 
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
+        self.is_leaving = False
+        """Every answer is the last of its connection."""
         self._lines: set[_Line] = set()
         self._server: asyncio.Server | None = None
 
@@ -81,6 +84,7 @@ class Server:
         """Listen no more, let passes finish within the grace, and close."""
         if self._server is not None:
             self._server.close()
+            await asyncio.sleep(0)  # the loop closes the socket in its next turn
         busy = [line.playing for line in self._lines if line.playing is not None]
         for line in list(self._lines):
             line.close_when_idle()
@@ -182,6 +186,7 @@ class _Line(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         head = b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%b\r\n"
+        self._is_last |= self._server.is_leaving
         phrase = HTTPStatus(reply.status).phrase.encode()
         ending = b"connection: close\r\n" if self._is_last else b""
         message = head % (reply.status, phrase, len(reply.body), ending) + reply.body
