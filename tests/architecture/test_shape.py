@@ -98,7 +98,7 @@ def test_nothing_sleeps_in_order_to_wait_for_something() -> None:
         "web/server.py": "paces the sweep of silent connections",
         "sdk/client.py": "paces the looks at a run that is waited for",
         "sdk/endpoint.py": "paces registrations",
-        "sdk/http_server.py": "lets invokes that are on their way arrive",
+        "sdk/http_server.py": "refuses invokes that are on their way",
         "sdk/offload.py": "paces the tries of an upload or a fetch",
         "engine/beat.py": "lets the loop turn once, so that everybody at the door comes along",
         "dispatch/polls.py": "leaves a sick disk alone for a moment",

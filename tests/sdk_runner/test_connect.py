@@ -317,15 +317,40 @@ def test_closing_lets_what_runs_finish_and_takes_nothing_new() -> None:
     run(story)
 
 
+def test_an_invoke_sent_before_the_engine_heard_the_goodbye_is_refused() -> None:
+    async def story() -> None:
+        async with fake_engine() as engine, a_connection(an_app(echo=echo), engine) as connection:
+            runner = await engine.accept()
+            runner.answers_pings = False
+            await runner.greet()
+            closing = asyncio.ensure_future(connection.close(grace_seconds=LIMIT_SECONDS))
+            assert await runner.hear() == {"type": "runner.leave"}
+            await runner.pinged.get()
+            assert (await runner.invoke(body_of("echo")))[0] == 503, "charged to no run"
+            await runner.send({"type": "pong"})
+            await closing
+            await runner.socket.wait_closed()
+            assert runner.socket.close_code == 1000
+
+    run(story)
+
+
 def test_closing_waits_no_longer_than_its_grace() -> None:
     async def story() -> None:
+        begun = asyncio.Event()
+
         async def slow(ctx: Context) -> None:
-            await ctx.step.run("wait", asyncio.Event().wait)
+            async def body() -> None:
+                begun.set()
+                await asyncio.Event().wait()
+
+            await ctx.step.run("wait", body)
 
         async with fake_engine() as engine, a_connection(an_app(slow=slow), engine) as connection:
             runner: RunnerSocket = await engine.accept()
             await runner.greet()
             waiting = runner.begin(body_of("slow"))
+            await begun.wait()
             await connection.close(grace_seconds=0)
             with pytest.raises(ConnectionError):
                 await waiting

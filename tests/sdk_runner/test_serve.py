@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from perdure.sdk import App, Context, Endpoint, serving, workflow
+from perdure.sdk.http_server import Server
 from perdure.sdk.limits import INVOKE_BYTES_MAX
 from perdure.sdk.signature import fingerprint, sign
 from tests.sdk_runner.contract import check_registration, check_reply
@@ -298,6 +299,54 @@ def test_a_server_lets_passes_finish_when_it_stops() -> None:
             assert answer.status_code == 206
             with pytest.raises(httpx.ConnectError):
                 await client.post(endpoint.url, json=body_of("slow"))
+
+    run(story)
+
+
+@pytest.mark.parametrize("runs", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_a_leaving_server_refuses_invokes_and_a_closed_one_connections(
+    runs: Callable[[Awaitable[None]], None],
+) -> None:
+    async def story() -> None:
+        server = Server()
+        port = await server.listen("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{port}/invoke"
+        server.endpoint = Endpoint(APP, url=url)
+        async with httpx.AsyncClient() as kept, httpx.AsyncClient() as new:
+            assert (await kept.post(url, json=body_of("echo"))).status_code == 206
+            leaving = asyncio.ensure_future(server.leave(LIMIT_SECONDS))
+            await asyncio.sleep(0)
+            for client in (kept, new):
+                answer = await client.post(url, json=body_of("echo"))
+                assert answer.status_code == 503, "charged to no run"
+                assert answer.headers["connection"] == "close"
+            leaving.cancel()
+            idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
+            await server.close(LIMIT_SECONDS)
+            for client in (kept, new):
+                with pytest.raises(httpx.ConnectError):
+                    await client.post(url, json=body_of("echo"))
+            with contextlib.suppress(ConnectionError):
+                assert await idle_reader.read() == b""
+            idle.close()
+
+    async def main() -> None:
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await story()
+
+    runs(main())
+
+
+def test_a_closed_server_has_no_connection_left() -> None:
+    async def story() -> None:
+        server = Server()
+        url = f"http://127.0.0.1:{await server.listen('127.0.0.1', 0)}/invoke"
+        server.endpoint = Endpoint(APP, url=url)
+        async with httpx.AsyncClient() as client:
+            assert (await client.post(url, json=body_of("echo"))).status_code == 206
+            await server.close(LIMIT_SECONDS)
+            with pytest.raises(httpx.ConnectError):  # the kept connection is not used again
+                await client.post(url, json=body_of("echo"))
 
     run(story)
 

@@ -16,7 +16,7 @@ from perdure.sdk.workflows import App
 
 DEFAULT_PORT = 6773
 LINGER_SECONDS = 0.3
-"""How long a server goes on after its goodbye."""
+"""How long a server refuses invokes after its goodbye, before it listens no more."""
 
 
 @asynccontextmanager
@@ -51,9 +51,7 @@ async def serving(
         async with endpoint:
             yield endpoint
     finally:
-        server.is_leaving = True
-        # The engine may have sent invokes before it heard the goodbye: they are answered, too.
-        await asyncio.sleep(min(LINGER_SECONDS, grace_seconds))
+        await server.leave(min(LINGER_SECONDS, grace_seconds))
         await server.close(grace_seconds)
 
 
@@ -63,7 +61,8 @@ class Server:
     def __init__(self) -> None:
         self.endpoint: Endpoint | None = None
         self.is_leaving = False
-        """Every answer is the last of its connection."""
+        """Invokes are refused, and every answer is the last of its connection."""
+        self.is_closed = False
         self._lines: set[_Line] = set()
         self._server: asyncio.Server | None = None
 
@@ -78,20 +77,34 @@ class Server:
         """Answer one request."""
         if self.endpoint is None:
             return refusal(503, "this runner is only just starting")
+        if self.is_leaving:
+            return refusal(503, "this runner is stopping")
         return await self.endpoint.handle(method, headers, body)
 
+    async def leave(self, seconds: float) -> None:
+        """Refuse invokes that the engine sent before it heard the goodbye.
+
+        It charges no run for a refusal with 503, but it does for a connection that is reset.
+        """
+        self.is_leaving = True
+        await asyncio.sleep(seconds)
+
     async def close(self, grace_seconds: float) -> None:
-        """Listen no more, let passes finish within the grace, and close."""
+        """Listen no more and let passes finish within the grace. Then all connections are gone."""
         if self._server is not None:
             self._server.close()
             await asyncio.sleep(0)  # the loop closes the socket in its next turn
-        busy = [line.playing for line in self._lines if line.playing is not None]
+        self.is_closed = True
         for line in list(self._lines):
             line.close_when_idle()
-        if busy:
-            await asyncio.wait(busy, timeout=grace_seconds)
+        await self._wait_for_lines(grace_seconds)
         for line in list(self._lines):
             line.abort()
+        await self._wait_for_lines(None)
+
+    async def _wait_for_lines(self, seconds: float | None) -> None:
+        if self._lines:
+            await asyncio.wait([line.gone for line in self._lines], timeout=seconds)
 
 
 class _Line(asyncio.Protocol):
@@ -108,6 +121,8 @@ class _Line(asyncio.Protocol):
         self._body_bytes = 0
         self._is_last = False
         self.playing: asyncio.Task[None] | None = None
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once the connection is closed."""
 
     def close_when_idle(self) -> None:
         self._is_last = True
@@ -124,6 +139,8 @@ class _Line(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         self._parser = httptools.HttpRequestParser(self)
         self._lines.add(self)
+        if self._server.is_closed:
+            self.abort()  # accepted just before the socket was closed
 
     def data_received(self, data: bytes) -> None:
         if self.playing is not None:
@@ -137,6 +154,8 @@ class _Line(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lines.discard(self)
+        if not self.gone.done():
+            self.gone.set_result(None)
         if self.playing is not None:
             self.playing.cancel()
 

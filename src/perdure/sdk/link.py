@@ -71,10 +71,12 @@ class Link:
         terms: LinkTerms,
         on_registered: Callable[[], None],
         on_invoke: Callable[[int, Invoke], None],
+        on_leave_heard: Callable[[], None],
     ) -> None:
         self._terms = terms
         self._on_registered = on_registered
         self._on_invoke = on_invoke
+        self._on_leave_heard = on_leave_heard
         self._dialling: asyncio.Task[Channel] | None = None
         self._channel: Channel | None = None
         self._early: list[bytes] = []
@@ -83,6 +85,10 @@ class Link:
         self._count = 0
         self._is_leaving = False
         self._is_refusing = False
+        self._pings = 0
+        self._pongs = 0
+        self._last_ping = 0
+        """The number of the ping whose pong tells that the engine has heard that we leave."""
         self._failure: Incompatible | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -107,10 +113,13 @@ class Link:
         return ending
 
     def leave(self) -> None:
-        """Ask the engine for nothing more, and refuse what comes."""
+        """Ask the engine for nothing more, and refuse what it sent before it heard that."""
         self._is_leaving = True
         if self._channel is not None:
             self._channel.send(_LEAVE)
+            self._channel.send(_PING)
+            self._pings += 1
+            self._last_ping = self._pings
         elif self._dialling is not None:
             self._dialling.cancel()
 
@@ -163,6 +172,10 @@ class Link:
             self._admit(told)
         elif isinstance(told, _Hello):
             self._greet(told.payload)
+        else:
+            self._pongs += 1
+            if self._pongs == self._last_ping:
+                self._on_leave_heard()
 
     def _greet(self, hello: dict[str, Json]) -> None:
         assert self._channel is not None
@@ -186,6 +199,7 @@ class Link:
     def _send_ping(self, every: float) -> None:
         assert self._channel is not None
         self._channel.send(_PING)
+        self._pings += 1
         if self._ids:
             # What is worked on may take any time, as long as the engine hears of it.
             told = {"type": "invoke.heartbeat", "payload": {"ids": list(self._ids.values())}}

@@ -1,6 +1,7 @@
 """The passes of one socket of a connected runner, in the event loop of the handlers."""
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,9 @@ from perdure.sdk.passes import Pass, begin
 from perdure.sdk.socket_thread import SocketThread, post
 from perdure.sdk.wire import Invoke, Reply, refusal
 from perdure.sdk.workflows import App
+
+HEARD_SECONDS = 2.0
+"""How long the engine may take to hear that a runner leaves."""
 
 log = logging.getLogger("perdure.sdk")
 
@@ -43,10 +47,12 @@ class Session:
         self._idle: asyncio.Future[None] | None = None
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._leave_heard = asyncio.Event()
         self._link = Link(
             terms.link,
             partial(post, self._loop, terms.on_registered),
             partial(post, self._loop, self._admit),
+            partial(post, self._loop, self._leave_heard.set),
         )
 
     async def serve(self) -> Ending:
@@ -65,18 +71,28 @@ class Session:
         self._waiting.clear()
         try:
             async with asyncio.timeout(seconds):
+                # What the engine sent before it heard that we leave is refused; unanswered, it
+                # would be charged to its run.
+                await self._wait_until_heard()
                 if self._playing:
                     self._idle = self._loop.create_future()
                     await self._idle
         except TimeoutError:
-            log.warning(
-                "the connection ended while %d passes were running; the engine invokes them again",
-                len(self._playing),
-            )
+            if self._playing:
+                log.warning(
+                    "the connection ended while %d passes were running; "
+                    "the engine invokes them again",
+                    len(self._playing),
+                )
         self._thread.post(self._link.close)
         await asyncio.wait([self._ended], timeout=2 * CLOSE_SECONDS)
 
     # ----------------------------------------------------------------------------------------------
+
+    async def _wait_until_heard(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HEARD_SECONDS):
+                await self._leave_heard.wait()
 
     def _end(self) -> None:
         """The socket is gone, and with it everybody who waits for an answer."""
@@ -86,6 +102,7 @@ class Session:
             playing.abandon()
         self._playing.clear()
         self._ended.set_result(None)
+        self._leave_heard.set()
 
     def _admit(self, number: int, invoke: Invoke) -> None:
         if self._is_over:
