@@ -337,6 +337,37 @@ def test_a_leaving_server_refuses_invokes_and_a_closed_one_connections(
     runs(main())
 
 
+def test_a_pass_that_runs_when_the_socket_is_closed_is_answered() -> None:
+    async def story() -> None:
+        begun, gate = asyncio.Event(), asyncio.Event()
+
+        async def slow(ctx: Context) -> object:
+            async def body() -> bool:
+                begun.set()
+                return await gate.wait()
+
+            return await ctx.step.run("wait", body)
+
+        server = Server()
+        port = await server.listen("127.0.0.1", 0)
+        url = f"http://127.0.0.1:{port}/invoke"
+        server.endpoint = Endpoint(App("shop", [workflow("slow")(slow)]), url=url)
+        async with httpx.AsyncClient() as client:
+            waiting = asyncio.ensure_future(client.post(url, json=body_of("slow")))
+            await begun.wait()
+            closing = asyncio.ensure_future(server.close(LIMIT_SECONDS))
+            with contextlib.suppress(ConnectionRefusedError):
+                while True:
+                    _, writer = await asyncio.open_connection("127.0.0.1", port)
+                    writer.close()
+            assert not closing.done()
+            gate.set()
+            assert (await waiting).status_code == 206
+            await closing
+
+    run(story)
+
+
 def test_a_closed_server_has_no_connection_left() -> None:
     async def story() -> None:
         server = Server()
