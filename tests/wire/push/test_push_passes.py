@@ -259,7 +259,8 @@ def test_a_pass_that_neither_ends_nor_waits_fails_the_run(wire: Wire) -> None:
 
     runner.next().found()
 
-    assert "neither" in settled(wire, run_id, "failed")["error"]["message"]
+    message = settled(wire, run_id, "failed")["error"]["message"]
+    assert message == "the runner returned no result and no step to wait for"
 
 
 def test_a_memo_that_does_not_fit_fails_the_run_instead_of_the_socket(wire: Wire) -> None:
