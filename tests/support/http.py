@@ -134,6 +134,8 @@ class Loop:
     def close_streams(self) -> None:
         while self._streams:
             self._streams.pop().close()
+
+    def abort_peers(self) -> None:
         while self._aborts:
             self._aborts.pop()()
 
@@ -147,6 +149,7 @@ def a_loop() -> Iterator[Loop]:
             yield loop
         finally:
             loop.close_streams()
+            loop.abort_peers()
 
 
 class Stream:

@@ -1,5 +1,8 @@
 """The size of regular expressions once their repetitions are written out."""
 
+import re
+import warnings
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,8 +55,22 @@ def test_the_size(pattern: str, size: int) -> None:
     assert pattern_size(pattern) == size
 
 
+def is_whole(pattern: str) -> bool:
+    """Whether Python takes it, too; the library refuses what is cut off before anybody asks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError):
+            return False
+    return True
+
+
 @given(st.text(alphabet="ab.[]()\\{}0123456789,*+?|^$QEpPL:-é", max_size=60), st.integers(2, 9))
 def test_a_repeated_pattern_is_as_many_times_as_large(pattern: str, times: int) -> None:
     size = pattern_size(pattern)
     assert size >= 0
+    if not is_whole(pattern):
+        # What follows a class or an escape that is cut off would become a part of it.
+        return
     assert pattern_size(f"(?:{pattern}){{{times}}}") >= size

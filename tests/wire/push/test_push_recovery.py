@@ -216,7 +216,7 @@ def test_a_runner_that_only_asks_for_longer_passes_fails_its_run(wire: Wire) -> 
     runner.next().found(op("ExtendPass", "train", timeoutMs=800_000))
     runner.next().found(op("ExtendPass", "train", timeoutMs=900_000))
 
-    assert "has not used" in settled(wire, run_id, "failed")["error"]["message"]
+    assert "without using the last one" in settled(wire, run_id, "failed")["error"]["message"]
 
 
 def test_an_extension_that_makes_no_sense_fails_the_run(wire: Wire) -> None:

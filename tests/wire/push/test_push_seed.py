@@ -89,6 +89,7 @@ def test_the_run_of_the_reference_goes_as_it_says(wire: Wire, served: ServedRunn
     assert first.body["steps"] == {}
     context: Json = first.body["ctx"]
     traceparent = context.pop("traceparent")
+    assert context.pop("passTimeoutMs") == 300_000
     assert len(traceparent.split("-")) == 4
     assert context == {
         "runId": run_id,
