@@ -177,7 +177,7 @@ def test_no_pass_is_forgotten_that_is_ready_while_its_queue_is_looked_at(migrate
 def test_who_comes_and_leaves_over_http_is_known_everywhere_by_a_hint(
     migrated_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "_LOOK", 86_400 * SECOND)
+    monkeypatch.setattr(serve, "_REFRESH", 86_400 * SECOND)
 
     def request(**members: object) -> Request:
         body = json.dumps({"app": "shop", "url": "http://127.0.0.1:1/", **members}).encode()
